@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Where the minutes of the last scripts/test.sh went: each step, the objects that took longest to
+# Shows where the minutes of the last scripts/test.sh went: each step, the objects that took longest to
 # compile (ccache's hits are short), the longest tests, and the seconds of the release tests per rung of
 # docs/design/tests.md.
 #
@@ -47,6 +47,6 @@ if ((all == 0)); then
 fi
 if [[ -f build/release/ctest.log ]]; then
   echo "release tests per rung:"
-  seconds_of_tests build/release/ctest.log | scripts/test_rungs.py --seconds
+  scripts/test_rungs.py --log build/release/ctest.log
 fi
 echo "all: $(minutes "$all") min"

@@ -354,10 +354,7 @@ def seconds_of_rung(rung):
         log = os.path.join(tree.root, 'build', 'release', 'ctest.log')
         if not os.path.isfile(log):
             return 0
-        with open(log, encoding='utf-8', errors='replace') as file:
-            found = re.findall(r'^ *\d+/\d+ Test +#\d+: (\S+) \.*.* ([\d.]+) sec', file.read(), re.M)
-        sums = test_rungs.seconds_by_rung((f'{seconds} {name}' for name, seconds in found), test_rungs.patterns())
-        return sums.get(rung, 0)
+        return test_rungs.seconds_by_rung(test_rungs.read_log(log), test_rungs.patterns()).get(rung, 0)
     return count
 
 

@@ -129,7 +129,7 @@ def room_tests(mutant):
 
 # ---- results ----
 
-# What a verdict depends on.
+# A verdict depends on these files.
 SOURCES = ('.h', '.cpp', '.cu', '.cmake', '.txt', 'CMakePresets.json')
 
 

@@ -49,25 +49,19 @@ class Part:
         self.steps = steps  # a list, or a function that makes it once the presets are built
 
 
-def listed_tests(preset, *choice):
-    """ctest's entries, as it describes them."""
-    shown = subprocess.run(['ctest', '--test-dir', f'build/{preset}', '--show-only=json-v1', *choice], cwd=ROOT,
-                           check=True, capture_output=True, text=True).stdout
-    return json.loads(shown)['tests']
-
-
 def labelled_steps(preset, label):
     """A step for each test of a preset with the label."""
     return [Step(f'{preset} {test["name"]}', 'ctest', '--test-dir', f'build/{preset}', '--output-on-failure',
-                 '-R', f'^{re.escape(test["name"])}$') for test in listed_tests(preset, '-L', f'^{label}$')]
+                 '-R', f'^{re.escape(test["name"])}$')
+            for test in quick_tests.shown_by_ctest(f'build/{preset}', '-L', f'^{label}$')['tests']]
 
 
 def all_cases_steps(preset, names):
     """A step for each default test with such a name, run by itself: ctest's limits are for samples."""
     steps = []
-    for test in listed_tests(preset, '-LE', '^(timing|nightly)$', '-R', names):
-        properties = {row['name']: row['value'] for row in test.get('properties', [])}
-        variables = dict(variable.split('=', 1) for variable in properties.get('ENVIRONMENT', []))
+    for test in quick_tests.shown_by_ctest(f'build/{preset}', *quick_tests.DEFAULT_RUN, '-R', names)['tests']:
+        variables = dict(variable.split('=', 1)
+                         for variable in quick_tests.properties_of(test).get('ENVIRONMENT', []))
         steps.append(Step(f'{preset} {test["name"]}', *test['command'],
                           **{'OMP_WAIT_POLICY': 'passive', **variables, **ALL_CASES}))
     return steps

@@ -24,7 +24,7 @@ ROOT = figures.ROOT
 BUILD = os.path.join(ROOT, 'build', 'release')
 JOBS = 2
 UNKNOWN_S = 10  # of a test that has not run here yet
-# Of a changed file outside the product: the rooms under tests/ that look at it.
+# For a changed file outside the product: the rooms under tests/ that look at it.
 OUTSIDE = {'docs': ['docs', 'tidy'], 'scripts': ['scripts', 'tidy'], 'cmake': ['scripts'], 'bench': [],
            'examples': ['e2e'], 'systemd': ['systemd'], 'package': ['package']}
 
@@ -79,11 +79,22 @@ def room_of_test(test, graph):
     return room
 
 
+DEFAULT_RUN = ('-LE', '^(timing|nightly)$')  # as scripts/test.sh has it
+
+
+def shown_by_ctest(build, *choice):
+    """The entries of a build folder as ctest describes them, all or those of a choice (-L, -R)."""
+    return json.loads(subprocess.run(['ctest', '--test-dir', build, '--show-only=json-v1', *choice], cwd=ROOT,
+                                     check=True, capture_output=True, text=True).stdout)
+
+
+def properties_of(entry):
+    return {row['name']: row['value'] for row in entry.get('properties', [])}
+
+
 def listed_tests():
     """(name, room) of all that a default run has."""
-    shown = subprocess.run(['ctest', '--test-dir', BUILD, '--show-only=json-v1', '-LE', '^(timing|nightly)$'],
-                           cwd=ROOT, check=True, capture_output=True, text=True).stdout
-    shown = json.loads(shown)
+    shown = shown_by_ctest(BUILD, *DEFAULT_RUN)
     return [(test['name'], room_of_test(test, shown['backtraceGraph'])) for test in shown['tests']]
 
 

@@ -8,7 +8,7 @@
 #   --preset PRESET  release (default), asan or tsan; it must be built
 #   --loops K        busy loops (default: 2)
 #
-# The labels timing and nightly are left out. What a failed test printed is kept in
+# The labels timing and nightly are left out. The output of a failed test is kept in
 # build/repeat/PRESET/NAME.ROUND.log. Exit code 1: a test failed at least once.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -67,7 +67,7 @@ run_round() {
     if ((round <= long || (round <= times && seconds[$name] < LONG_S))); then wanted+=("$name"); fi
   done
   [[ ${#wanted[@]} -gt 0 ]] || return 1
-  # What fails is kept, the rest of the output is not.
+  # Only the output of failed tests is kept.
   "${runner[@]}" ctest --test-dir "$build" -j "$TESTS_AT_A_TIME" --output-on-failure \
     -R "^($(IFS='|'; echo "${wanted[*]}"))\$" >"$logs/round.log" 2>&1 || true
   while read -r name state took; do

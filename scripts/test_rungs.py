@@ -2,7 +2,7 @@
 """Which rung of the ladder each test stands on, by the table in docs/design/tests.md.
 
     scripts/test_rungs.py NAME...      the rung of each test of ctest
-    scripts/test_rungs.py --seconds    reads "SECONDS NAME" lines and prints the sum for each rung
+    scripts/test_rungs.py --log FILE   of what ctest printed: the sum of seconds for each rung
 """
 
 import argparse
@@ -13,6 +13,7 @@ import sys
 
 ROOT = os.path.realpath(os.path.join(os.path.dirname(__file__), '..'))
 PAGE = os.path.join(ROOT, 'docs', 'design', 'tests.md')
+RAN = re.compile(r'^ *\d+/\d+ Test +#\d+: (\S+) \.*.* ([\d.]+) sec', re.M)
 ROW = re.compile(r'^\| ([1-5]) \| (`[^|]*`) \|', re.M)
 
 
@@ -29,23 +30,28 @@ def rung_of(name, rules):
     return next((rung for pattern, rung in rules if fnmatch.fnmatchcase(name, pattern)), 0)
 
 
-def seconds_by_rung(lines, rules):
+def seconds_by_rung(log, rules):
+    """Of what ctest printed."""
     sums = {}
-    for line in lines:
-        seconds, name = line.split()
+    for name, seconds in RAN.findall(log):
         rung = rung_of(name, rules)
         sums[rung] = sums.get(rung, 0) + float(seconds)
     return sums
 
 
+def read_log(path):
+    with open(path, encoding='utf-8', errors='replace') as file:
+        return file.read()
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('--seconds', action='store_true', help='sum up "SECONDS NAME" lines of standard input')
+    parser.add_argument('--log', metavar='FILE', help='sum up the seconds of what ctest printed')
     parser.add_argument('names', nargs='*', metavar='NAME')
     options = parser.parse_args()
     rules = patterns()
-    if options.seconds:
-        for rung, seconds in sorted(seconds_by_rung(sys.stdin, rules).items()):
+    if options.log:
+        for rung, seconds in sorted(seconds_by_rung(read_log(options.log), rules).items()):
             print(f'{seconds:8.1f} s  {f"rung {rung}" if rung else "tests without a rung"}')
     for name in options.names:
         print(f'{name}: {rung_of(name, rules)}')

@@ -16,11 +16,6 @@ sys.path.insert(0, os.path.join(REPOSITORY, 'scripts'))
 import mutants  # noqa: E402  (where it is, is known only now)
 
 
-def text_of(pattern):
-    return '\n'.join(mutants.read(path).decode() for path in
-                     glob.glob(os.path.join(REPOSITORY, 'tests', '*', pattern)))
-
-
 def tests_by_program():
     """Of each test program, and of each Python test ("e2e_ranks"), the names of its tests."""
     found = {}
@@ -70,17 +65,15 @@ class TheList(unittest.TestCase):
             self.assertNotEqual(mutants.mutated(mutant), '')
 
     def test_the_tests_that_it_names_are_there(self):
-        programs = set(re.findall(r'elixir_test\((\w+)', text_of('CMakeLists.txt')))
-        tests = {f'{suite}.{name}' for suite, name in
-                 re.findall(r'^(?:TYPED_)?TEST(?:_[FP])?\((\w+),\s+(\w+)\)', text_of('*.cpp'), re.M)}
+        tests = tests_by_program()
         named = [test for mutant in self.mutants for test in mutant.get('caught_by', [])]
         named += [test for room in mutants.ROOM_TESTS.values() for test in room]
         self.assertGreater(len(named), len(self.mutants))
         for name in named:
             program, _, which = name.partition(' ')
-            self.assertIn(program, programs)
+            self.assertIn(program, tests)
             if which:
-                self.assertTrue(fnmatch.filter(tests, without_parameters(which)), name)
+                self.assertTrue(fnmatch.filter(tests[program], without_parameters(which)), name)
 
     def test_each_room_that_has_mutants_has_tests(self):
         for mutant in self.mutants:

@@ -1,9 +1,7 @@
 """Which tests run when: each has a rung and a time limit, --quick takes what a change can break soonest,
 and a nightly part resumes and writes its row."""
 
-import json
 import os
-import subprocess
 import sys
 import tempfile
 import unittest
@@ -21,10 +19,7 @@ LIMIT_S = 300  # docs/design/tests.md
 
 def listed():
     """ctest's entries: name -> its properties."""
-    shown = subprocess.run(['ctest', '--test-dir', BUILD, '--show-only=json-v1'], check=True, text=True,
-                           capture_output=True).stdout
-    return {test['name']: {row['name']: row['value'] for row in test.get('properties', [])}
-            for test in json.loads(shown)['tests']}
+    return {test['name']: quick_tests.properties_of(test) for test in quick_tests.shown_by_ctest(BUILD)['tests']}
 
 
 def has_limit(properties):
@@ -57,8 +52,10 @@ class Rungs(unittest.TestCase):
         rules = test_rungs.patterns(self.TEXT)
         self.assertEqual([test_rungs.rung_of(name, rules) for name in ('a_test', 'daemon_test', 'b_test', 'c')],
                          [3, 3, 1, 0])
-        self.assertEqual(test_rungs.seconds_by_rung(['1.5 a_test', '2 b_test', '3 daemon_x', '1 c'], rules),
-                         {3: 4.5, 1: 2.0, 0: 1.0})
+        log = ' 1/4 Test  #1: a_test ....   Passed    1.50 sec\n'
+        log += ' 2/4 Test #12: b_test ....***Failed    2.00 sec\n      Start 3: b_test\n'
+        log += ' 3/4 Test  #3: daemon_x ..   Passed    3.00 sec\n 4/4 Test  #4: c ...   Passed    1.00 sec\n'
+        self.assertEqual(test_rungs.seconds_by_rung(log, rules), {3: 4.5, 1: 2.0, 0: 1.0})
 
 
 class Quick(unittest.TestCase):
