@@ -5,6 +5,8 @@ names, the same first values. Data are those of models/token_data.cpp. What a sy
 with a constructor, which builds it around the model, and step(inputs, targets), which trains.
 """
 
+import collections
+import concurrent.futures
 import json
 import math
 import os
@@ -111,6 +113,19 @@ class FirstValues:
         generator = torch.Generator().manual_seed((self.first_seed + index) & WORD)
         return torch.empty(shape).normal_(0, 0.02 * scale, generator=generator)
 
+    def of(self, model, threads):
+        """(parameter, its first values), in the model's order; drawn by threads, a few ahead."""
+        with concurrent.futures.ThreadPoolExecutor(threads) as pool:
+            waiting = collections.deque()
+            for index, (name, parameter) in enumerate(model.named_parameters()):
+                shape = getattr(parameter, 'ds_shape', parameter.shape)
+                waiting.append((parameter, pool.submit(self.draw, index, name, shape)))
+                if len(waiting) > threads:
+                    ready, values = waiting.popleft()
+                    yield ready, values.result()
+            for ready, values in waiting:
+                yield ready, values.result()
+
 
 class Tokens:
     """Bytes of a text; rows as models/token_data.cpp chooses them."""
@@ -147,8 +162,8 @@ class PlainTorch:
         self.dtype = DTYPES[job['dtype']]
         self.model = meta_model(job).to_empty(device='cpu')
         with torch.no_grad():
-            for index, (name, parameter) in enumerate(self.model.named_parameters()):
-                parameter.copy_(values.draw(index, name, parameter.shape))
+            for parameter, first in values.of(self.model, job['threads']):
+                parameter.copy_(first)
         self.model.to(device)
         self.masters = list(self.model.parameters())
         if self.dtype != torch.float32:
@@ -195,8 +210,8 @@ class Fsdp2:
         fully_shard(self.model, **how)
         self.model.to_empty(device='cpu')
         with torch.no_grad():
-            for index, (name, parameter) in enumerate(self.model.named_parameters()):
-                own = values.draw(index, name, parameter.shape).chunk(job['ranks'])
+            for parameter, first in values.of(self.model, job['threads']):
+                own = first.chunk(job['ranks'])
                 if dist.get_rank() < len(own):  # a short parameter has no shard on the last ranks
                     parameter.to_local().copy_(own[dist.get_rank()])
         self.adamw = torch.optim.AdamW(self.model.parameters(), fused=True, **adamw_settings(job))
@@ -228,11 +243,10 @@ class Zero:
         else:
             model = meta_model(job).to_empty(device='cpu')
         with torch.no_grad():
-            for index, (name, parameter) in enumerate(model.named_parameters()):
-                shape = parameter.ds_shape if stage3 else parameter.shape
+            for parameter, first in values.of(model, job['threads']):
                 with deepspeed.zero.GatheredParameters(parameter, modifier_rank=0, enabled=stage3):
                     if not stage3 or dist.get_rank() == 0:
-                        parameter.data.copy_(values.draw(index, name, shape))
+                        parameter.data.copy_(first)
         adam = DeepSpeedCPUAdam(model.parameters(), adamw_mode=True, **adamw_settings(job))
         self.engine, self.optimizer, _, _ = deepspeed.initialize(model=model, optimizer=adam,
                                                                  config=config)

@@ -29,6 +29,7 @@ STAGES=(
   '2 | train_xl_deferred  | gpu  |  35 | train_xl --update deferred'
   '2 | train_xl_swing     | gpu  |  35 | train_xl --update deferred --swing-stride 3'
   '2 | train_4b_share     | gpu  |  60 | train_4b --gpu-state-share 0.35'
+  '2 | device_rates       | gpu  |  35 | device_rates'
 
   '3 | environment  | host |  15 | environment'
   '3 | touch_memory | host |  60 | touch_memory 100'
@@ -60,14 +61,14 @@ if [[ ${TINY:-no} == yes ]]; then
   KERNELS=(--numel 1048576 --rounds 2)
   ADAM=(--numel 4194304 --rounds 2)
   PEERS=(--model nano --batch 2 --seq 64 --steps 3 --rounds 1)
-  PROBE=(--quick)
+  PROBE=(--quick) RATES=(--tiny)
 else
   TOUCH_GB='' TEST_PART=1 TRAINING_TESTS=()
   SMALL=(--model small --batch 8 --seq 1024 --steps 20)
   BIG_4B=(--model 4b --batch 8 --seq 1024 --steps 8 --gpu-memory 40GiB --checkpoint-activations)
   BIG_15B=(--model 15b --batch 8 --seq 1024 --steps 6 --checkpoint-activations)
   XL=(--model xl --batch 8 --seq 1024 --steps 10 --checkpoint-activations)
-  LINK=() KERNELS=() ADAM=() PROBE=()
+  LINK=() KERNELS=() ADAM=() PROBE=() RATES=()
   PEERS=(--model 4b --batch 8 --seq 1024 --checkpoint-activations --gpu-memory 40GiB --steps 4 --rounds 3)
 fi
 
@@ -117,6 +118,9 @@ train_15b() { train "${BIG_15B[@]}" --gpu-state-share 0.5; }
 
 # From now on train_gpt2 has a plan chosen for this machine, where no flag of a plan is given.
 probe() { "$HERE/bin/elixirctl" probe --device cuda "${PROBE[@]}" --output "$RESULTS/probe.json"; }
+
+# What torch alone reaches, beside the probe's figures.
+device_rates() { "$PYTHON" -B "$HERE/scripts/gpu_check/device_rates.py" "$RESULTS/$STAGE.json" "${RATES[@]}"; }
 
 # bench NAME [FLAGS]; its JSON goes to RESULTS/STAGE.json.
 bench() {
