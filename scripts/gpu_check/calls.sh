@@ -33,9 +33,9 @@ STAGES=(
 
   '3 | environment  | host |  15 | environment'
   '3 | touch_memory | host |  60 | touch_memory 100'
-  '3 | deepspeed    | gpu  |  55 | deepspeed'
+  '3 | deepspeed    | gpu  | 100 | deepspeed'
   '3 | probe        | gpu  |  30 | probe'
-  '3 | peers        | gpu  | 375 | peers'
+  '3 | peers        | gpu  | 330 | peers'
 
   '4 | environment   | host |  15 | environment'
   '4 | touch_memory  | host |  60 | touch_memory 120'
