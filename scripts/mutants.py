@@ -13,7 +13,7 @@ accepted is caught.
     scripts/mutants.py --list           the list, after a check that every text is there exactly once
 
 Each result is kept in tests/mutants/results.tsv as soon as it is there. A second run leaves out the
-mutants whose result is of the same sources and the same record, so that an interrupted run resumes;
+mutants whose result is of the same record, mutated file and tests, so that an interrupted run resumes;
 --again runs them, too. The copy and its builds are in build/mutants; a second run builds little.
 Presets: `plain` is the release build without LibTorch and benchmarks, `torch` the same with LibTorch and
 little optimisation, `tsan` and `asan` as in CMakePresets.json.
@@ -25,6 +25,7 @@ import glob
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -129,19 +130,35 @@ def room_tests(mutant):
 
 # ---- results ----
 
-# A verdict depends on these files.
-SOURCES = ('.h', '.cpp', '.cu', '.cmake', '.txt', 'CMakePresets.json')
+def test_sources(root=ROOT):
+    """Of each test program, and of each Python test ("e2e_ranks"), its own files."""
+    found = {}
+    for table in glob.glob(os.path.join(root, 'tests', '*', 'CMakeLists.txt')):
+        text = re.sub(r'#[^\n]*', '', read(table).decode())
+        for program, sources in re.findall(r'elixir_(?:gpu_)?test\((\w+)\s+SOURCES\s([^)]*?)\s+LINK', text):
+            paths = [os.path.join(os.path.dirname(table), source) for source in re.findall(r'[\w/]+\.cpp', sources)]
+            found.setdefault(program, []).extend(path for path in paths if os.path.isfile(path))
+    for path in glob.glob(os.path.join(root, 'tests', '*', '*_test.py')):
+        found[f'{os.path.basename(os.path.dirname(path))}_{os.path.basename(path)[:-len("_test.py")]}'] = [path]
+    return found
 
 
-def digest_of_sources(root=ROOT):
-    """Of all that is compiled, as it is now, the list of mutants aside."""
-    listed = subprocess.run(['git', 'ls-files', '-z', '-co', '--exclude-standard'], cwd=root,
-                            capture_output=True, check=True).stdout.decode().split('\0')
-    whole = hashlib.sha256()
-    for path in sorted(set(listed)):
-        if path.endswith(SOURCES) and os.path.isfile(os.path.join(root, path)):
-            whole.update(f'{path}\0'.encode() + hashlib.sha256(read(os.path.join(root, path))).digest())
-    return whole.hexdigest()
+class Keys:
+    """What a verdict comes from: the record, the file that it changes, and the tests that should see it.
+    The rest of the tree counts in --again, which asks every mutant once more."""
+
+    def __init__(self, root=ROOT):
+        self.root = root
+        self.sources = test_sources(root)
+
+    def of(self, mutant):
+        programs = {test.split()[0] for test in mutant.get('caught_by', [])}
+        paths = {os.path.join(self.root, mutant['file']),
+                 *(path for program in programs for path in self.sources.get(program, []))}
+        whole = hashlib.sha256(json.dumps(mutant, sort_keys=True).encode())
+        for path in sorted(paths):
+            whole.update(read(path) if os.path.isfile(path) else b'')
+        return whole.hexdigest()[:12]
 
 
 class Results:
@@ -149,20 +166,15 @@ class Results:
 
     HEAD = ('id', 'verdict', 'date', 'commit', 'key', 'detail')
 
-    def __init__(self, path, sources, commit):
+    def __init__(self, path, key_of, commit):
         self.path = path
-        self.sources = sources
+        self.key_of = key_of  # of a mutant
         self.commit = commit
         self.rows = {}  # id -> the columns behind it
         if os.path.isfile(path):
             for line in read(path).decode().splitlines()[1:]:
                 name, *rest = line.split('\t')
                 self.rows[name] = rest
-
-    def key_of(self, mutant):
-        """What the verdict comes from: the sources and the record."""
-        record = json.dumps(mutant, sort_keys=True)
-        return hashlib.sha256(f'{self.sources}{record}'.encode()).hexdigest()[:12]
 
     def has(self, mutant):
         row = self.rows.get(mutant['id'])
@@ -462,7 +474,7 @@ def main():
         return 0
     head = subprocess.run(['git', 'rev-parse', '--short', 'HEAD'], cwd=ROOT, capture_output=True, text=True,
                           check=True).stdout.strip()
-    results = Results(os.path.join(ROOT, RESULTS), digest_of_sources(), head)
+    results = Results(os.path.join(ROOT, RESULTS), Keys().of, head)
     if options.results:
         return print_results(chosen, results)
     return run_mutants(chosen, options, results, {mutant['id'] for mutant in mutants})

@@ -18,25 +18,15 @@ import mutants  # noqa: E402  (where it is, is known only now)
 
 def tests_by_program():
     """Of each test program, and of each Python test ("e2e_ranks"), the names of its tests."""
-    found = {}
-    for path in glob.glob(os.path.join(REPOSITORY, 'tests', '*', 'CMakeLists.txt')):
-        folder = os.path.dirname(path)
-        text = re.sub(r'#[^\n]*', '', mutants.read(path).decode())
-        for program, sources in re.findall(r'elixir_(?:gpu_)?test\((\w+)\s+SOURCES\s([^)]*?)\s+LINK', text):
-            names = found.setdefault(program, set())
-            for source in re.findall(r'[\w/]+\.cpp', sources):
-                if os.path.isfile(os.path.join(folder, source)):
-                    names |= tests_of(mutants.read(os.path.join(folder, source)).decode())
-    for path in glob.glob(os.path.join(REPOSITORY, 'tests', '*', '*_test.py')):
-        name = f'{os.path.basename(os.path.dirname(path))}_{os.path.basename(path)[:-len("_test.py")]}'
-        found[name] = set(re.findall(r'def (test_\w+)', mutants.read(path).decode()))
-    return found
+    return {program: set().union(*(tests_of(mutants.read(path).decode()) for path in paths))
+            for program, paths in mutants.test_sources().items()}
 
 
 def tests_of(text):
-    """As GoogleTest prints them, where a suite with parameters has no prefix and no number."""
+    """As GoogleTest prints them, where a suite with parameters has no prefix and no number; Python's methods."""
     return {f'{suite}.{name}' for suite, name in
-            re.findall(r'^(?:TYPED_)?TEST(?:_[FP])?\((\w+),\s+(\w+)\)', text, re.M)}
+            re.findall(r'^(?:TYPED_)?TEST(?:_[FP])?\((\w+),\s+(\w+)\)', text, re.M)} | set(
+                re.findall(r'def (test_\w+)', text))
 
 
 def without_parameters(which):
@@ -134,10 +124,10 @@ class Results(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.path = os.path.join(folder.name, 'results.tsv')
 
-    def kept(self, verdict, sources='one', **changed):
-        results = mutants.Results(self.path, sources, 'abc')
+    def kept(self, verdict, **changed):
+        results = mutants.Results(self.path, str, 'abc')
         results.keep(mutants.Outcome({**self.MUTANT, **changed}, verdict, 'a\ttest'), {'1', '2'})
-        return mutants.Results(self.path, sources, 'abc')
+        return mutants.Results(self.path, str, 'abc')
 
     def test_a_result_is_read_as_it_was_kept(self):
         results = self.kept('caught')
@@ -145,10 +135,21 @@ class Results(unittest.TestCase):
         outcome = results.outcome(self.MUTANT)
         self.assertEqual((outcome.verdict, outcome.detail), ('caught', 'a test'))
 
-    def test_a_result_of_other_sources_or_of_another_record_does_not_count(self):
-        self.kept('caught')
-        self.assertFalse(mutants.Results(self.path, 'two', 'abc').has(self.MUTANT))
-        self.assertFalse(mutants.Results(self.path, 'one', 'abc').has({**self.MUTANT, 'what': 'else'}))
+    def test_a_result_of_another_record_mutated_file_or_test_does_not_count(self):
+        self.assertFalse(self.kept('caught').has({**self.MUTANT, 'what': 'else'}))
+        with tempfile.TemporaryDirectory() as root:
+            def write(path, text):
+                os.makedirs(os.path.dirname(os.path.join(root, path)), exist_ok=True)
+                with open(os.path.join(root, path), 'w', encoding='utf-8') as file:
+                    file.write(text)
+                return mutants.Keys(root).of(mutant)
+
+            mutant = {**self.MUTANT, 'file': 'a.cpp', 'caught_by': ['a_test A.B']}
+            write('tests/a/CMakeLists.txt', 'elixir_test(a_test SOURCES a_test.cpp more.cpp LINK a)')
+            keys = [write('a.cpp', '1'), write('a.cpp', '2'), write('tests/a/a_test.cpp', '1'),
+                    write('tests/a/more.cpp', '1')]
+            self.assertEqual(len(set(keys)), 4)
+            self.assertEqual(write('tests/a/others.cpp', '1'), keys[-1])
 
     def test_an_error_runs_again(self):
         self.assertFalse(self.kept('error').has(self.MUTANT))
