@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Sets up, builds and runs the tests. The release build comes first. Then clang builds all that does not
 # link LibTorch with the address and undefined-behaviour sanitizers, and looks at the locks; its tests
-# run, and the decoders of foreign bytes are fuzzed for 20 s each. What has threads runs once more under
+# run, and the decoders of foreign bytes are fuzzed for 8 s each. What has threads runs once more under
 # the thread sanitizer. At last clang-tidy looks at what the last 20 commits changed.
 # scripts/ci_minutes.sh shows afterwards where the time went. docs/design/tests.md says where a test belongs.
 #
@@ -22,7 +22,7 @@ if [[ ${1:-} == --nightly ]]; then
 fi
 
 JOBS=2  # more would make tests that start several processes wait for one another
-FUZZ_SECONDS=20  # a target, two at a time
+FUZZ_SECONDS=8  # a target, two at a time; nightly parts fuzz for longer
 
 # Address-space randomisation with many bits and the thread sanitizer do not get along.
 without_randomisation=()

@@ -1,16 +1,12 @@
 #include "base/cli.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <vector>
 
 #include "base/version.h"
+#include "tests/support/matchers.h"
 
 namespace elixir {
 namespace {
-
-using ::testing::HasSubstr;
 
 struct Outcome {
   int code;

@@ -1,20 +1,13 @@
 #include "base/dynamic_library.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <stdlib.h>
 
 #include "base/subprocess.h"
-#include "tests/support/outcomes.h"
+#include "tests/support/matchers.h"
 #include "tests/support/temporary_folder.h"
 
 namespace elixir {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::ElementsAre;
-using ::testing::EndsWith;
-using ::testing::HasSubstr;
 
 constexpr char kVariable[] = "ELIXIR_TEST_LIBRARY";
 
@@ -44,57 +37,45 @@ TEST_F(DynamicLibraryTest, LooksInDocumentedOrder) {
 
 TEST_F(DynamicLibraryTest, LoadsAndCalls) {
   search_.build_path = ANSWER_LIBRARY;
-  const Result<DynamicLibrary> library = DynamicLibrary::load(search_);
-  ASSERT_TRUE(library.ok()) << library.status().message();
-  EXPECT_EQ(library->path(), ANSWER_LIBRARY);
-  const auto answer = library->function<int()>("elixir_test_answer");
-  ASSERT_TRUE(answer.ok()) << answer.status().message();
-  EXPECT_EQ((*answer)(), 42);
+  const DynamicLibrary library = must(DynamicLibrary::load(search_));
+  EXPECT_EQ(library.path(), ANSWER_LIBRARY);
+  const auto answer = must(library.function<int()>("elixir_test_answer"));
+  EXPECT_EQ(answer(), 42);
 }
 
 TEST_F(DynamicLibraryTest, TheVariableWinsAndIsLast) {
   search_.build_path = ANSWER_LIBRARY;
   ::setenv(kVariable, folder_.path("absent.so").c_str(), 1);
-  const Result<DynamicLibrary> library = DynamicLibrary::load(search_);
-  ASSERT_FALSE(library.ok());
-  EXPECT_EQ(library.status().code(), Code::kUnavailable);
-  EXPECT_THAT(library.status().message(),
+  EXPECT_THAT(refusal_of(DynamicLibrary::load(search_).status(), Code::kUnavailable),
               AllOf(HasSubstr("absent.so"), HasSubstr("was not found"), EndsWith("; build it")));
 }
 
 TEST_F(DynamicLibraryTest, ABareNameIsLookedUpByTheLoader) {
   search_.file_name = "libc.so.6";
-  const Result<DynamicLibrary> library = DynamicLibrary::load(search_);
-  ASSERT_TRUE(library.ok()) << library.status().message();
-  EXPECT_THAT(library->path(), EndsWith("/libc.so.6"));
+  const DynamicLibrary library = must(DynamicLibrary::load(search_));
+  EXPECT_THAT(library.path(), EndsWith("/libc.so.6"));
 }
 
 TEST_F(DynamicLibraryTest, NotFoundSaysWhereWasLooked) {
   search_.build_path = "/build/lib/libelixir_nowhere.so";
-  const Result<DynamicLibrary> library = DynamicLibrary::load(search_);
-  ASSERT_FALSE(library.ok());
-  EXPECT_EQ(library.status().code(), Code::kUnavailable);
+  const Status status = DynamicLibrary::load(search_).status();
   for (const std::string& candidate : library_candidates(search_)) {
-    EXPECT_THAT(library.status().message(), HasSubstr(candidate));
+    expect_refused(status, Code::kUnavailable, {candidate});
   }
 }
 
 TEST_F(DynamicLibraryTest, AFileThatIsNoLibraryIsNamedWithTheLoadersText) {
   search_.build_path = folder_.write("broken.so", std::string(4096, 'x'));
-  const Result<DynamicLibrary> library = DynamicLibrary::load(search_);
-  ASSERT_FALSE(library.ok());
-  test::expect_refused(library.status(), Code::kUnavailable,
-                       {"broken.so is there and cannot be loaded", "ELF", kVariable});
+  expect_refused(DynamicLibrary::load(search_).status(), Code::kUnavailable,
+                 {"broken.so is there and cannot be loaded", "ELF", kVariable});
 }
 
 TEST_F(DynamicLibraryTest, AMissingFunctionIsAnotherVersion) {
   search_.build_path = ANSWER_LIBRARY;
-  const Result<DynamicLibrary> library = DynamicLibrary::load(search_);
-  ASSERT_TRUE(library.ok());
-  const auto absent = library->function<int()>("elixir_test_question");
+  const DynamicLibrary library = must(DynamicLibrary::load(search_));
+  const auto absent = library.function<int()>("elixir_test_question");
   ASSERT_FALSE(absent.ok());
-  test::expect_refused(absent.status(), Code::kVersionMismatch,
-                       {"elixir_test_question", ANSWER_LIBRARY});
+  expect_refused(absent.status(), Code::kVersionMismatch, {"elixir_test_question", ANSWER_LIBRARY});
 }
 
 }  // namespace

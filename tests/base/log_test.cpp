@@ -1,12 +1,9 @@
 #include "base/log.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
+#include "tests/support/matchers.h"
 
 namespace elixir {
 namespace {
-
-using ::testing::MatchesRegex;
 
 TEST(LogTest, OneLineAnEvent) {
   init_log("tester");

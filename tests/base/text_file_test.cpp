@@ -1,27 +1,21 @@
 #include "base/text_file.h"
 
-#include <fcntl.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/fd.h"
+#include "tests/support/matchers.h"
 #include "tests/support/temporary_folder.h"
 
 namespace elixir {
 namespace {
-
-using ::testing::HasSubstr;
 
 TEST(TextFileTest, WhatIsNoOrdinaryFileIsNotWaitedAt) {
   const TemporaryFolder folder;
   const std::string pipe = folder.path("pipe");
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
   for (const std::string& path : {pipe, folder.path(), std::string("/dev/zero")}) {
-    const Result<std::string> text = read_ordinary_file(path);
-    EXPECT_EQ(text.status().code(), Code::kBadInput);
-    EXPECT_THAT(text.status().message(), HasSubstr(path + " is no ordinary file"));
+    expect_refused(read_ordinary_file(path).status(), Code::kBadInput,
+                   {path + " is no ordinary file"});
   }
   EXPECT_THAT(read_ordinary_file(folder.path("none")).status().message(),
               HasSubstr("No such file"));

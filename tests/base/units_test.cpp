@@ -1,9 +1,8 @@
 #include "base/units.h"
 
-#include <gtest/gtest.h>
-
 #include "base/compute_type.h"
 #include "base/compute_type_names.h"
+#include "tests/support/matchers.h"
 
 namespace elixir {
 namespace {
@@ -33,9 +32,8 @@ TEST(UnitsTest, ParsesEveryUnit) {
 TEST(UnitsTest, RefusesWhatIsNoSize) {
   for (const char* text :
        {"", " ", "GiB", "-1", "1 gib", "1gb", "12x", "nan", "inf", "1e30", "1GiB2", "9999999TiB"}) {
-    const Result<uint64_t> parsed = parse_bytes(text);
-    EXPECT_EQ(parsed.status().code(), Code::kInvalidArgument) << text;
-    EXPECT_NE(parsed.status().message().find("MiB"), std::string::npos);
+    SCOPED_TRACE(text);
+    expect_refused(parse_bytes(text).status(), Code::kInvalidArgument, {"MiB"});
   }
 }
 

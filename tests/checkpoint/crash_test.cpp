@@ -2,14 +2,11 @@
 // calls in turn: what is there afterwards is whole, and is found.
 
 #include <fcntl.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdlib>
 #include <functional>
 #include <map>
 
@@ -18,6 +15,8 @@
 #include "checkpoint/new_folder.h"
 #include "tests/checkpoint/crashing_calls.h"
 #include "tests/checkpoint/saved.h"
+#include "tests/support/every_case.h"
+#include "tests/support/matchers.h"
 #include "tests/support/temporary_folder.h"
 
 namespace elixir::checkpoints {
@@ -26,10 +25,6 @@ namespace {
 namespace fs = std::filesystem;
 using namespace ::elixir::checkpoints::testing;
 using ::testing::_;
-using ::testing::Contains;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
-using ::testing::Pair;
 
 constexpr uint64_t kOldest = 1, kOlder = 2, kNew = 3, kNext = 4;
 constexpr int kNotPruned = 50;  // exit codes beside those of Code
@@ -215,7 +210,7 @@ TEST_F(CrashTest, WhateverCallFailsTheOlderOneIsThereAndItIsSaid) {
     for (const bool lasting : {false, true}) {
       if (failure == EDQUOT && lasting) continue;  // as ENOSPC
       const bool sampled = failure == ENOSPC || (failure == EIO && !lasting);
-      if (!sampled && std::getenv("ELIXIR_NIGHTLY") == nullptr) continue;
+      if (!sampled && !every_case()) continue;
       for (uint64_t at = 1; at <= calls; ++at) {
         SCOPED_TRACE(::testing::Message() << "call " << at << ", errno " << failure << lasting);
         begin();

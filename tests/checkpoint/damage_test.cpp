@@ -2,28 +2,23 @@
 // what is said of it names the file and the tensor.
 
 #include <fcntl.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <unistd.h>
 
-#include <cstdlib>
 #include <filesystem>
 #include <random>
 
 #include "base/fd.h"
 #include "checkpoint/load_plan.h"
 #include "tests/checkpoint/small_checkpoint.h"
-#include "tests/support/outcomes.h"
+#include "tests/support/every_case.h"
+#include "tests/support/matchers.h"
 
 namespace elixir::checkpoints {
 namespace {
 
-using test::must;
-using ::testing::HasSubstr;
 namespace fs = std::filesystem;
 
-// ELIXIR_NIGHTLY: five times as many.
-const int kTruncations = std::getenv("ELIXIR_NIGHTLY") != nullptr ? 1'000 : 200;
+const int kTruncations = every_case() ? 1'000 : 200;
 const int kFlips = 10 * kTruncations;
 
 class DamagedCheckpoint : public ::testing::Test {

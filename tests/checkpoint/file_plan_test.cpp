@@ -1,8 +1,5 @@
 #include "checkpoint/file_plan.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <cstring>
 #include <map>
@@ -11,15 +8,12 @@
 #include <tuple>
 
 #include "checkpoint/safetensors.h"
-#include "tests/support/outcomes.h"
+#include "tests/support/matchers.h"
 
 namespace elixir::checkpoints {
 namespace {
 
 using nlohmann::json;
-using test::must;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 // Chunks 0 to 2 are trained, 3 is frozen; numbers of elements are odd, and the order of the list is
 // not that of the chunks.
@@ -260,10 +254,7 @@ TEST(FilePlan, AModelOfWhichNothingIsTrainedHasNoStates) {
 
 std::string plan_refusal(const std::vector<SavedParameter>& parameters,
                          const std::vector<ExtraTensor>& extras = {}) {
-  const Result<FilePlan> plan = plan_files(parameters, extras, {});
-  EXPECT_FALSE(plan.ok());
-  EXPECT_EQ(plan.status().code(), Code::kBadInput);
-  return plan.status().message();
+  return refusal_of(plan_files(parameters, extras, {}).status(), Code::kBadInput);
 }
 
 TEST(FilePlan, WhatNoFileCanHoldIsRefused) {

@@ -6,11 +6,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <thread>
 
 #include "checkpoint/listing.h"
 #include "tests/support/outcomes.h"
+#include "tests/support/patience.h"
 #include "tests/support/temporary_folder.h"
 
 namespace elixir::checkpoints {
@@ -57,8 +57,8 @@ TEST_F(FolderLockTest, ItsHolderIsKnownByNameWhileItHolds) {
   }
   held.reset();
   EXPECT_EQ(await("a job").code(), Code::kTimedOut);
-  std::thread rank_0([&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  std::thread rank_0([&, waiter = ::gettid()] {
+    EXPECT_TRUE(test::eventually([waiter] { return test::asleep(waiter); }));
     held = hold_as("a job");
   });
   EXPECT_TRUE(await("a job", /*timeout_s=*/60).ok());

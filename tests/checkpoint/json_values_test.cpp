@@ -1,20 +1,15 @@
 #include "checkpoint/json_values.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <sys/resource.h>
 
 #include <functional>
-#include <random>
 
-#include "tests/support/outcomes.h"
+#include "tests/support/matchers.h"
 
 namespace elixir::checkpoints {
 namespace {
 
 using nlohmann::json;
-using test::expect_refused;
-using ::testing::HasSubstr;
 
 bool within(std::string_view text, int depth, size_t values) {
   return check_json_limits(text, {.depth = depth, .values = values}).ok();

@@ -272,11 +272,13 @@ TEST_F(ListingTest, OnlyASaveOfElixirdsIsWaitedFor) {
   folder_.write("model.tmp-1-2", "a file");
   EXPECT_EQ(lock_folder(parent_.get(), 0).status().code(), Code::kAlreadyRunning);
   folder_.write("step-000000003.tmp-12-3/x", "x");
+  ::testing::internal::CaptureStderr();
   std::thread ends([&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    struct stat log {};  // who waits has said so
+    EXPECT_TRUE(test::eventually(
+        [&] { return ::fstat(STDERR_FILENO, &log) == 0 && log.st_size > 0; }));
     held.reset();
   });
-  ::testing::internal::CaptureStderr();
   const Result<int> second = lock_folder(parent_.get(), 0);
   const std::string said = ::testing::internal::GetCapturedStderr();
   ends.join();

@@ -1,21 +1,10 @@
 #include "checkpoint/load_plan.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <filesystem>
-
 #include "tests/checkpoint/small_checkpoint.h"
-#include "tests/support/outcomes.h"
+#include "tests/support/matchers.h"
 
 namespace elixir::checkpoints {
 namespace {
-
-using test::must;
-using ::testing::AllOf;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::Not;
 
 // A plain model of these tensors, in one file.
 class PlainModel {
@@ -31,11 +20,9 @@ class PlainModel {
   }
   std::string refusal(const std::vector<WantedParameter>& wanted,
                       const LoadChoice& choice = {}) const {
-    const Result<LoadPlan> plan = this->plan(wanted, choice);
-    EXPECT_FALSE(plan.ok());
-    EXPECT_EQ(plan.status().code(), Code::kBadInput);
-    EXPECT_THAT(plan.status().message(), HasSubstr(folder_.path()));
-    return plan.status().message();
+    const std::string message = refusal_of(plan(wanted, choice).status(), Code::kBadInput);
+    EXPECT_THAT(message, HasSubstr(folder_.path()));
+    return message;
   }
 
  private:
@@ -50,9 +37,7 @@ class CheckpointPlan : public ::testing::Test {
     return plan_load(must(open_stored_folder(folder_.path())), wanted_, choice);
   }
   std::string refusal(const LoadChoice& choice = {}) {
-    const Result<LoadPlan> plan = this->plan(choice);
-    EXPECT_FALSE(plan.ok());
-    return plan.ok() ? "" : plan.status().message();
+    return refusal_of(plan(choice).status(), Code::kBadInput);
   }
 
   const TemporaryFolder folder_;
@@ -152,8 +137,8 @@ TEST(PlainPlan, RangesAreWithinPiecesOfTheLimit) {
   const LoadPlan plan = must(model.plan({{"a", {20'000'000}}, {"b", {5}}}));
   ASSERT_EQ(plan.params.size(), 2u);
   EXPECT_EQ(plan.params[0].bytes, kMaxPieceBytes);
-  EXPECT_THAT(plan.params[0].ranges, ::testing::SizeIs(1));
-  EXPECT_THAT(plan.params[1].ranges, ::testing::SizeIs(2));  // the rest of a, and b
+  EXPECT_THAT(plan.params[0].ranges, SizeIs(1));
+  EXPECT_THAT(plan.params[1].ranges, SizeIs(2));  // the rest of a, and b
   EXPECT_EQ(plan.params[1].ranges[0].first, kMaxPieceBytes / 4);
   EXPECT_EQ(plan.bytes, 80'000'000u + 10);
   EXPECT_FALSE(plan.params[0].xxh3.has_value());

@@ -1,21 +1,15 @@
 #include "checkpoint/manifest.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <limits>
 #include <nlohmann/json.hpp>
 
 #include "tests/checkpoint/small_checkpoint.h"
-#include "tests/support/outcomes.h"
+#include "tests/support/matchers.h"
 
 namespace elixir::checkpoints {
 namespace {
 
 using nlohmann::json;
-using test::must;
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 
 std::string sealed(std::string_view inner) {
   return fmt::format("{{\"manifest\":{},\"xxh3\":\"{:016x}\"}}\n", inner,
@@ -25,10 +19,7 @@ std::string inner_of(const Manifest& manifest) {
   return json::parse(encode_manifest(manifest))["manifest"].dump();
 }
 std::string refusal(std::string_view text) {
-  const Result<Manifest> manifest = decode_manifest(text);
-  EXPECT_FALSE(manifest.ok()) << text;
-  EXPECT_EQ(manifest.status().code(), Code::kBadInput);
-  return manifest.status().message();
+  return refusal_of(decode_manifest(text).status(), Code::kBadInput);
 }
 
 TEST(Manifest, ReadsAsItWasWritten) {

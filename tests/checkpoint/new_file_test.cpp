@@ -1,21 +1,13 @@
 #include "checkpoint/new_file.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "tests/checkpoint/saved.h"
-#include "tests/support/outcomes.h"
+#include "tests/support/matchers.h"
 
 namespace elixir::checkpoints {
 namespace {
 
 namespace fs = std::filesystem;
-using test::expect_refused;
-using test::must;
 using namespace ::elixir::checkpoints::testing;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 
 class NewFileTest : public SavedInFolder {
  protected:
@@ -26,8 +18,7 @@ TEST_F(NewFileTest, ItHasItsNameOnceItIsWhole) {
   NewFile made = create("out.pt");
   ASSERT_TRUE(write_all(made.fd(), as_bytes("bytes"), 0).ok());
   EXPECT_FALSE(fs::exists(folder_.path("out.pt")));
-  const Status published = made.publish();
-  ASSERT_TRUE(published.ok()) << published.message();
+  must(made.publish());
   EXPECT_THAT(names(), ElementsAre("out.pt"));
   EXPECT_EQ(contents(folder_.path("out.pt")), "bytes");
 }

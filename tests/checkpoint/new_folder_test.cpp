@@ -1,9 +1,7 @@
 #include "checkpoint/new_folder.h"
 
 #include <fcntl.h>
-#include <gmock/gmock.h>
 #include <grp.h>
-#include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -11,22 +9,16 @@
 #include <unistd.h>
 
 #include <functional>
-#include <set>
 
 #include "checkpoint/folder_calls.h"
 #include "tests/checkpoint/saved.h"
-#include "tests/support/outcomes.h"
+#include "tests/support/matchers.h"
 
 namespace elixir::checkpoints {
 namespace {
 
-using test::expect_refused;
-using test::must;
 namespace fs = std::filesystem;
 using namespace ::elixir::checkpoints::testing;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 
 class NewFolderTest : public SavedInFolder {
  protected:
@@ -34,10 +26,8 @@ class NewFolderTest : public SavedInFolder {
     return must(NewFolder::create(parent_.get(), name, step_of_name(name).value_or(0), tag));
   }
   std::string refusal(const std::string& name, const std::string& tag = "job", uint64_t step = 0) {
-    const Result<NewFolder> made = NewFolder::create(parent_.get(), name, step, tag);
-    EXPECT_FALSE(made.ok()) << name;
-    EXPECT_EQ(made.status().code(), Code::kInvalidArgument) << made.status().message();
-    return made.status().message();
+    return refusal_of(NewFolder::create(parent_.get(), name, step, tag).status(),
+                      Code::kInvalidArgument);
   }
 };
 
@@ -70,8 +60,7 @@ TEST(WriteAll, AFullDiskIsSaidWithPathAndRemedy) {
 }
 
 TEST_F(NewFolderTest, ItAppearsUnderItsNameWithAManifestOfAllFiles) {
-  const Status saved = save_step(parent_.get(), 7);
-  ASSERT_TRUE(saved.ok()) << saved.message();
+  must(save_step(parent_.get(), 7));
   EXPECT_THAT(names(), ElementsAre("step-000000007"));
   EXPECT_TRUE(is_whole(folder_.path("step-000000007"), 7));
   const Manifest manifest =

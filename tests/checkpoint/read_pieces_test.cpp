@@ -1,18 +1,13 @@
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <filesystem>
 
 #include "checkpoint/load_plan.h"
 #include "tests/checkpoint/small_checkpoint.h"
-#include "tests/support/outcomes.h"
+#include "tests/support/matchers.h"
 
 namespace elixir::checkpoints {
 namespace {
 
-using test::expect_refused;
-using test::must;
-using ::testing::HasSubstr;
 namespace fs = std::filesystem;
 
 class ReadPieces : public ::testing::TestWithParam<uint32_t> {
@@ -39,8 +34,7 @@ class ReadPieces : public ::testing::TestWithParam<uint32_t> {
 TEST_P(ReadPieces, EveryArrayArrivesOnceAndWhole) {
   open();
   CollectStates sink;
-  const Status status = read(sink);
-  ASSERT_TRUE(status.ok()) << status.message();
+  must(read(sink));
   uint64_t bytes = 0;
   const auto expect = [&](uint32_t parameter, StateKind kind, const std::string& name) {
     EXPECT_EQ(sink.array(parameter, kind), small_.tensor(name).bytes) << name;

@@ -1,26 +1,16 @@
 #include "checkpoint/safetensors.h"
 
 #include <fcntl.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include "base/fd.h"
 #include "tests/checkpoint/small_checkpoint.h"
-#include "tests/support/outcomes.h"
+#include "tests/support/matchers.h"
 
 namespace elixir::checkpoints {
 namespace {
 
-using test::must;
-using ::testing::AllOf;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-
 std::string refusal(std::string_view header, uint64_t data_bytes) {
-  const auto tensors = parse_header(header, data_bytes);
-  EXPECT_FALSE(tensors.ok()) << header;
-  EXPECT_EQ(tensors.status().code(), Code::kBadInput);
-  return tensors.status().message();
+  return refusal_of(parse_header(header, data_bytes).status(), Code::kBadInput);
 }
 
 std::string one(std::string_view dtype, std::string_view shape, std::string_view offsets) {

@@ -3,7 +3,6 @@
 // A small checkpoint that has nothing but files, and how a test looks at it: byte by byte.
 
 #include <fcntl.h>
-#include <gtest/gtest.h>
 
 #include <filesystem>
 #include <fstream>
@@ -17,6 +16,7 @@
 #include "checkpoint/folder_calls.h"
 #include "checkpoint/listing.h"
 #include "checkpoint/new_folder.h"
+#include "tests/support/matchers.h"
 #include "tests/support/temporary_folder.h"
 
 namespace elixir::checkpoints::testing {
@@ -95,10 +95,7 @@ inline std::vector<std::string> names_of(const std::string& path) {
 // A folder that checkpoints are saved into.
 class SavedInFolder : public ::testing::Test {
  protected:
-  void save(uint64_t step) {
-    const Status saved = save_step(parent_.get(), step);
-    ASSERT_TRUE(saved.ok()) << saved.message();
-  }
+  void save(uint64_t step) { must(save_step(parent_.get(), step)); }
   std::vector<std::string> names() const { return names_of(folder_.path()); }
 
   const TemporaryFolder folder_;

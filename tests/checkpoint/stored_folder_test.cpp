@@ -1,31 +1,23 @@
 #include "checkpoint/stored_folder.h"
 
 #include <fcntl.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
 
 #include "tests/checkpoint/small_checkpoint.h"
-#include "tests/support/outcomes.h"
+#include "tests/support/matchers.h"
 
 namespace elixir::checkpoints {
 namespace {
 
-using test::must;
-using ::testing::AllOf;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 namespace fs = std::filesystem;
 
 std::string refusal(const std::string& path) {
-  const Result<StoredFolder> folder = open_stored_folder(path);
-  EXPECT_FALSE(folder.ok()) << path;
-  EXPECT_EQ(folder.status().code(), Code::kBadInput);
-  EXPECT_THAT(folder.status().message(), HasSubstr(path));
-  return folder.status().message();
+  const std::string message = refusal_of(open_stored_folder(path).status(), Code::kBadInput);
+  EXPECT_THAT(message, HasSubstr(path));
+  return message;
 }
 
 std::vector<std::string> names_of(const std::vector<StoredTensor>& tensors) {

@@ -3,13 +3,11 @@
 #include "client/tensors/checkpoint.h"
 
 #include <ATen/ATen.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
+
+#include "tests/support/matchers.h"
 
 namespace elixir::test {
 namespace {
-
-using ::testing::HasSubstr;
 
 struct Weights {
   at::Tensor first = at::randn({8, 16}).requires_grad_();

@@ -1,14 +1,10 @@
 #include "client/plan/chunk_plan.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "shm/shape.h"
+#include "tests/support/matchers.h"
 
 namespace elixir {
 namespace {
-
-using testing::HasSubstr;
 
 std::vector<ParameterSize> sizes(std::initializer_list<uint64_t> numels) {
   std::vector<ParameterSize> result;
@@ -80,10 +76,7 @@ TEST(ChunkPlan, GivesALongParameterChunksOfItsOwn) {
 
 TEST(ChunkPlan, RefusesMoreChunksThanThereCanBe) {
   const std::vector<ParameterSize> large = {{"p", uint64_t{1} << 30}, {"q", 5}};
-  const Result<ChunkPlan> plan = plan_chunks(large, 128);
-  ASSERT_FALSE(plan.ok());
-  EXPECT_EQ(plan.status().code(), Code::kInvalidArgument);
-  EXPECT_THAT(plan.status().message(), HasSubstr("--chunk-numel 2176"));
+  expect_refused(plan_chunks(large, 128).status(), Code::kInvalidArgument, {"--chunk-numel 2176"});
   EXPECT_TRUE(plan_chunks(large, 2176).ok());
   EXPECT_TRUE(plan_chunks(large, 1 << 12).ok());
 }

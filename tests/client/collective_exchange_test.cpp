@@ -3,19 +3,15 @@
 
 #include "client/exchange/collective_exchange.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <utility>
 
 #include "tests/client/exchange_case.h"
 #include "tests/client/thread_group.h"
 #include "tests/client/with_elixird.h"
+#include "tests/support/matchers.h"
 
 namespace elixir::test {
 namespace {
-
-using ::testing::IsEmpty;
 
 // A block that does not wait for its downloads is written while the thread that publishes reads it:
 // a race on purpose, which the thread sanitizer would report.

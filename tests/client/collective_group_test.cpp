@@ -3,22 +3,17 @@
 
 #include "client/exchange/collective_group.h"
 
-#include <gmock/gmock.h>
-
-#include <span>
 #include <string>
 #include <vector>
 
 #include "base/throw_error.h"
 #include "client/ranks/agreement.h"
 #include "tests/client/thread_group.h"
+#include "tests/support/matchers.h"
 #include "tests/support/thrown.h"
 
 namespace elixir::test {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 
 TEST(CollectiveGroupTest, EveryRankSeesTheOthersValuesByRank) {
   for (const uint32_t ranks : {1u, 2u, 4u}) {

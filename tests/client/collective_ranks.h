@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 
 #include <functional>
-#include <string>
 
 #include "client/collectives/connect_group.h"
 #include "client/collectives/rendezvous.h"

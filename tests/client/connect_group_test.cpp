@@ -1,7 +1,5 @@
 #include "client/collectives/connect_group.h"
 
-#include <gmock/gmock.h>
-
 #include <atomic>
 #include <cstring>
 #include <functional>
@@ -13,12 +11,12 @@
 #include "base/throw_error.h"
 #include "tests/client/collective_ranks.h"
 #include "tests/client/rank_values.h"
+#include "tests/support/matchers.h"
+#include "tests/support/patience.h"
 #include "tests/support/thrown.h"
 
 namespace elixir {
 namespace {
-
-using ::testing::HasSubstr;
 
 bool same_bytes(const std::byte* a, const std::byte* b, size_t bytes) {
   return std::memcmp(a, b, bytes) == 0;
@@ -195,7 +193,7 @@ TEST(ConnectGroupTest, RanksWhoseCallsDoNotMatchAreNamed) {
     run_group(2, [&](CollectiveGroup& group) {
       std::vector<float> block(2 * 64);
       group.barrier();
-      const Status status = test::thrown([&] { mismatches[i].call(group, block); });
+      const Status status = thrown([&] { mismatches[i].call(group, block); });
       EXPECT_EQ(status.code(), Code::kProtocol) << "rank " << group.rank() << " of pair " << i;
       for (const std::string& text : mismatches[i].texts) {
         EXPECT_THAT(status.message(), HasSubstr(text)) << "pair " << i;
@@ -208,9 +206,9 @@ TEST(ConnectGroupTest, RanksWhoseCallsDoNotMatchAreNamed) {
 TEST(ConnectGroupTest, RanksThatMeetAfterDifferentCollectivesAreNamed) {
   run_group(2, [&](CollectiveGroup& group) {
     group.meet(CollectiveKind::kLoad, 3, 0xabc);
-    test::expect_thrown(
-        Code::kProtocol, {"rank 1 (pid ", "as rank 0 (pid ", "0000000000000abd"},
-        [&] { group.meet(CollectiveKind::kRelease, 3, group.rank() == 1 ? 0xabd : 0xabc); });
+    expect_thrown(Code::kProtocol, {"rank 1 (pid ", "as rank 0 (pid ", "0000000000000abd"}, [&] {
+      group.meet(CollectiveKind::kRelease, 3, group.rank() == 1 ? 0xabd : 0xabc);
+    });
   });
 }
 
@@ -222,12 +220,12 @@ TEST(ConnectGroupTest, ACallThatARankDoesNotMakeInTimeIsNamed) {
       2,
       [&](CollectiveGroup& group) {
         if (group.rank() == 1) {
-          while (!over) ::usleep(10'000);
+          EXPECT_TRUE(test::eventually([&] { return over.load(); }));
           return;
         }
-        test::expect_thrown(Code::kTimedOut,
-                            {"set_parameter() of rank 0 (pid ", "for rank 1", "to call it, too"},
-                            [&] { group.meet(CollectiveKind::kSetParameter, 1, 0); });
+        expect_thrown(Code::kTimedOut,
+                      {"set_parameter() of rank 0 (pid ", "for rank 1", "to call it, too"},
+                      [&] { group.meet(CollectiveKind::kSetParameter, 1, 0); });
         over = true;
       },
       options);
@@ -237,7 +235,7 @@ TEST(ConnectGroupTest, ARankThatLeavesEarlyIsNamed) {
   run_group(2, [&](CollectiveGroup& group) {
     group.barrier();
     if (group.rank() == 1) return;
-    test::expect_thrown(Code::kPeerLost, {"rank 1 (pid ", "same number of steps"}, [&] {
+    expect_thrown(Code::kPeerLost, {"rank 1 (pid ", "same number of steps"}, [&] {
       for (;;) group.barrier();
     });
   });

@@ -66,8 +66,8 @@ TEST(ConnectRanks, OneRankIsConnectedWithItself) {
 TEST(ConnectRanks, TwoOnOneGpuAreRefused) {
   const uint16_t port = unused_port();
   run_threads(2, [&](uint32_t rank) {
-    test::expect_thrown(Code::kInvalidArgument, {"GPU"},
-                        [&] { connect_ranks(environment_of(rank, 2, port), host("GPU-7")); });
+    expect_thrown(Code::kInvalidArgument, {"GPU"},
+                  [&] { connect_ranks(environment_of(rank, 2, port), host("GPU-7")); });
   });
 }
 
@@ -84,7 +84,7 @@ TEST(ConnectRanks, OnTwoGpusOfTheirOwnMeet) {
 TEST(ConnectRanks, WithoutAnAddressThrow) {
   LaunchEnvironment environment = environment_of(0, 2, 1);
   environment.master_address = "";
-  test::expect_thrown(Code::kInvalidArgument, {}, [&] { connect_ranks(environment, host()); });
+  expect_thrown(Code::kInvalidArgument, {}, [&] { connect_ranks(environment, host()); });
 }
 
 }  // namespace

@@ -10,8 +10,6 @@
 
 namespace elixir {
 
-using test::thrown;
-
 // A CudaDevice over a LazyCudaDriver.
 class CudaDeviceTest : public ::testing::Test {
  protected:

@@ -1,16 +1,10 @@
 // CudaDevice over a fake CUDA: starting, memory, page-locking; what is said when CUDA refuses.
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "tests/client/cuda_device_fixture.h"
-#include "tests/support/outcomes.h"
+#include "tests/support/matchers.h"
 
 namespace elixir {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 
 // ---- starting ----
 
@@ -30,9 +24,9 @@ TEST_F(CudaDeviceTest, ADeviceThatCannotBeAskedIsAnError) {
   auto driver = std::make_unique<LazyCudaDriver>(record_);
   driver->fail("memory_info", CudaResult::kDevicesUnavailable);
   const Status status = thrown([&] { CudaDevice(std::move(driver), 0, 0); });
-  test::expect_refused(status, Code::kUnavailable,
-                       {"ask for the device's memory", "the fake's text (cudaErrorFake)",
-                        "another process holds the GPU"});
+  expect_refused(status, Code::kUnavailable,
+                 {"ask for the device's memory", "the fake's text (cudaErrorFake)",
+                  "another process holds the GPU"});
   EXPECT_EQ(record_->pending_error, CudaResult::kSuccess);
 }
 
@@ -51,8 +45,8 @@ TEST_F(CudaDeviceTest, HostMemoryIsPageLockedZeroedAndFreed) {
   EXPECT_EQ(device_->allocated_bytes(), 0u);  // of the device
   cuda_->fail("host_allocate", CudaResult::kMemoryAllocation);
   const Status status = thrown([&] { device_->allocate_host(1 << 20, "norms"); });
-  test::expect_refused(status, Code::kResourceExhausted,
-                       {"1.00 MiB", "for norms", "ulimit -l unlimited"});
+  expect_refused(status, Code::kResourceExhausted,
+                 {"1.00 MiB", "for norms", "ulimit -l unlimited"});
   EXPECT_EQ(record_->pending_error, CudaResult::kSuccess);
   EXPECT_EQ(record_->live_host_memory, 1);
   device_.reset();
@@ -63,13 +57,11 @@ TEST_F(CudaDeviceTest, TheLimitHoldsForTorchAndForElixir) {
   start(0, size_t{1} << 20);
   EXPECT_NEAR(record_->memory_fraction, 1.0 / 1024, 1e-9);
   device_memory(size_t{1} << 19);
-  const Status status =
-      thrown([&] { device_->allocate(size_t{3} << 18, "the rCache", "lower --rcache-blocks"); });
-  EXPECT_EQ(status.code(), Code::kResourceExhausted);
-  EXPECT_EQ(
-      status.message(),
-      "the rCache needs 768.00 KiB beyond the 512.00 KiB that Elixir holds on the device, and the "
-      "limit is 1.00 MiB: lower --rcache-blocks");
+  expect_thrown(
+      Code::kResourceExhausted,
+      {"the rCache needs 768.00 KiB beyond the 512.00 KiB that Elixir holds on the device, and the "
+       "limit is 1.00 MiB: lower --rcache-blocks"},
+      [&] { device_->allocate(size_t{3} << 18, "the rCache", "lower --rcache-blocks"); });
   EXPECT_EQ(record_->count("allocate"), 1);
   EXPECT_EQ(device_->allocated_bytes(), size_t{1} << 19);
   device_memory(size_t{1} << 19);  // exactly full
@@ -85,12 +77,11 @@ TEST_F(CudaDeviceTest, ALimitBeyondTheDeviceIsNone) {
 TEST_F(CudaDeviceTest, MemoryThatTorchRefusesIsSaidWithNeedAndHave) {
   device_memory(4096);
   cuda_->fail("allocate", CudaResult::kMemoryAllocation);
-  const Status status =
-      thrown([&] { device_->allocate(1 << 20, "the rCache", "lower --rcache-blocks"); });
-  test::expect_refused(status, Code::kResourceExhausted,
-                       {"the rCache needs 1.00 MiB on the device, of whose 1.00 GiB are free "
-                        "256.00 MiB, Elixir holding 4.00 KiB: lower --rcache-blocks",
-                        "the fake is out of memory"});
+  expect_thrown(Code::kResourceExhausted,
+                {"the rCache needs 1.00 MiB on the device, of whose 1.00 GiB are free "
+                 "256.00 MiB, Elixir holding 4.00 KiB: lower --rcache-blocks",
+                 "the fake is out of memory"},
+                [&] { device_->allocate(1 << 20, "the rCache", "lower --rcache-blocks"); });
   EXPECT_EQ(record_->pending_error, CudaResult::kSuccess);
   EXPECT_EQ(device_->allocated_bytes(), 4096u);
   device_memory(4096);  // goes on
@@ -101,12 +92,10 @@ TEST_F(CudaDeviceTest, MemoryThatTorchRefusesIsSaidWithNeedAndHave) {
 TEST_F(CudaDeviceTest, ARefusedPinLeavesNoErrorAndIsNotReleased) {
   std::byte host[4096] = {};
   cuda_->fail("host_register", CudaResult::kMemoryAllocation);
-  const Status status = device_->pin(host, sizeof host);
-  EXPECT_EQ(status.code(), Code::kResourceExhausted);
-  EXPECT_THAT(status.message(),
-              AllOf(HasSubstr("cannot page-lock 4.00 KiB of host memory"),  // what
-                    HasSubstr("the fake's text (cudaErrorFake)"),           // why
-                    HasSubstr("slower"), HasSubstr("ulimit -l")));          // effect, remedy
+  // What, why, effect and remedy.
+  expect_refused(device_->pin(host, sizeof host), Code::kResourceExhausted,
+                 {"cannot page-lock 4.00 KiB of host memory", "the fake's text (cudaErrorFake)",
+                  "slower", "ulimit -l"});
   EXPECT_EQ(record_->pending_error, CudaResult::kSuccess);
   device_->unpin(host);
   EXPECT_EQ(record_->count("host_unregister"), 0);
@@ -126,9 +115,9 @@ TEST_F(CudaDeviceTest, ARefusedPinLeavesNoErrorAndIsNotReleased) {
 TEST(CudaResultTest, StatusesHaveCauseRemedyAndCode) {
   const Status memory = cuda_status(CudaResult::kMemoryAllocation, "out of memory",
                                     "cudaErrorMemoryAllocation", "make a stream");
-  test::expect_refused(memory, Code::kResourceExhausted,
-                       {"CUDA failed to make a stream: out of memory "
-                        "(cudaErrorMemoryAllocation); nvidia-smi"});
+  expect_refused(memory, Code::kResourceExhausted,
+                 {"CUDA failed to make a stream: out of memory "
+                  "(cudaErrorMemoryAllocation); nvidia-smi"});
   EXPECT_EQ(cuda_status(CudaResult::kInsufficientDriver, "", "", "").code(), Code::kUnavailable);
   EXPECT_EQ(cuda_status(CudaResult::kNoDevice, "", "", "").code(), Code::kUnavailable);
   EXPECT_EQ(cuda_status(static_cast<CudaResult>(1), "", "", "").code(), Code::kInternal);

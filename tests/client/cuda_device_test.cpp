@@ -3,19 +3,14 @@
 
 #include "client/cuda/cuda_device.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <functional>
 
 #include "tests/client/cuda_device_fixture.h"
+#include "tests/support/matchers.h"
 
 namespace elixir {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 
 constexpr Stream kAllStreams[] = {Stream::kCompute, Stream::kUpload, Stream::kDownload,
                                   Stream::kGather, Stream::kReduce};
@@ -217,14 +212,13 @@ TEST_F(CudaDeviceTest, EveryRefusedCallSaysWhatWasDone) {
       {"query", [&] { device_->done(event); }},
       {"synchronize", [&] { device_->synchronize(event); }}};
   for (const auto& [function, call] : calls) {
+    SCOPED_TRACE(function);
     cuda_->fail(function, CudaResult::kIllegalAddress);
-    const Status status = thrown(call);
-    EXPECT_EQ(status.code(), Code::kInternal) << function;
-    EXPECT_THAT(status.message(),
-                AllOf(HasSubstr("CUDA failed to "), HasSubstr("the fake's text (cudaErrorFake)"),
-                      HasSubstr("end this program and start it again")))
-        << function;
-    EXPECT_EQ(record_->pending_error, CudaResult::kSuccess) << function;
+    expect_thrown(Code::kInternal,
+                  {"CUDA failed to ", "the fake's text (cudaErrorFake)",
+                   "end this program and start it again"},
+                  call);
+    EXPECT_EQ(record_->pending_error, CudaResult::kSuccess);
   }
   EXPECT_EQ(device_->h2d_bytes(), 0u);  // what was refused does not count
   EXPECT_EQ(device_->d2h_bytes(), 0u);

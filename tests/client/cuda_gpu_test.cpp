@@ -3,9 +3,6 @@
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <fcntl.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-#include <stdlib.h>
 #include <torch/types.h>
 #include <torch/utils.h>
 
@@ -25,12 +22,11 @@
 #include "kernels/gpu_probe.h"
 #include "optim_cpu/gradients.h"
 #include "shm/segment.h"
+#include "tests/support/matchers.h"
 #include "tests/support/thrown.h"
 
 namespace elixir {
 namespace {
-
-using ::testing::HasSubstr;
 
 constexpr size_t kMiB = size_t{1} << 20;
 
@@ -79,8 +75,8 @@ TEST_F(CudaGpuTest, TellsWhatThereIs) {
   const CudaDeviceInfo& gpu = found.devices[0];
   EXPECT_FALSE(gpu.name.empty());
   EXPECT_GT(gpu.memory_bytes, kMiB);
-  EXPECT_THAT(gpu.pci_address, ::testing::MatchesRegex("[0-9a-f]+:[0-9a-f]+:[0-9a-f]+\\.[0-9]"));
-  EXPECT_THAT(gpu.uuid, ::testing::StartsWith("GPU-"));
+  EXPECT_THAT(gpu.pci_address, MatchesRegex("[0-9a-f]+:[0-9a-f]+:[0-9a-f]+\\.[0-9]"));
+  EXPECT_THAT(gpu.uuid, StartsWith("GPU-"));
   EXPECT_EQ(gpu.uuid.size(), std::strlen("GPU-") + 36);
   EXPECT_GE(gpu.compute_major, 7);
   const auto beyond = static_cast<int>(found.devices.size());
@@ -135,8 +131,7 @@ TEST_F(CudaGpuTest, WhatATrainerOnlyReadsIsPageLockedAndNeverStale) {
   shm::Segment ours = value_or_throw(shm::Segment::map(
       UniqueFd(::fcntl(theirs.fd(), F_DUPFD_CLOEXEC, 0)), bytes, shm::Access::kReadWrite));
   ASSERT_TRUE(theirs.close_to_new_writers().ok());
-  const Status pinned = device_->pin(ours.data(), bytes);
-  ASSERT_TRUE(pinned.ok()) << pinned.message();
+  must(device_->pin(ours.data(), bytes));
   ASSERT_TRUE(ours.protect().ok());
   std::byte* block = device_memory(bytes);
   for (const unsigned seed : {2u, 3u}) {
@@ -283,9 +278,8 @@ TEST_F(CudaGpuTest, ACollectivesStreamIsTorchsCurrentOneUnderAGuard) {
 TEST_F(CudaGpuTest, TheMemoryLimitHoldsForElixirAndForTorch) {
   start(512 * kMiB);
   device_memory(100 * kMiB);
-  test::expect_thrown(
-      Code::kResourceExhausted, {"limit is 512.00 MiB: lower --rcache-blocks"},
-      [&] { device_->allocate(500 * kMiB, "the rCache", "lower --rcache-blocks"); });
+  expect_thrown(Code::kResourceExhausted, {"limit is 512.00 MiB: lower --rcache-blocks"},
+                [&] { device_->allocate(500 * kMiB, "the rCache", "lower --rcache-blocks"); });
   EXPECT_THROW(torch::empty({static_cast<int64_t>(500 * kMiB)},
                             torch::dtype(torch::kUInt8).device(torch_device(*device_))),
                c10::OutOfMemoryError);
@@ -297,8 +291,8 @@ TEST_F(CudaGpuTest, TheMemoryLimitHoldsForElixirAndForTorch) {
 
 TEST_F(CudaGpuTest, WhatDoesNotFitTheDeviceIsRefusedAndLeavesItUsable) {
   const uint64_t total = (*load_cuda_library())->devices().devices[0].memory_bytes;
-  test::expect_thrown(Code::kResourceExhausted, {"the rCache needs "},
-                      [&] { device_->allocate(2 * total, "the rCache", "lower --rcache-blocks"); });
+  expect_thrown(Code::kResourceExhausted, {"the rCache needs "},
+                [&] { device_->allocate(2 * total, "the rCache", "lower --rcache-blocks"); });
   expect_torch_works();
   device_memory(kMiB);
 }

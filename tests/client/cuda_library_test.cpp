@@ -2,8 +2,6 @@
 
 #include "client/torch_device/cuda_library.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <stdlib.h>
 #include <torch/types.h>
 #include <torch/utils.h>
@@ -16,13 +14,11 @@
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include "base/gpu.h"
+#include "tests/support/matchers.h"
 #include "tests/support/temporary_folder.h"
 
 namespace elixir {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 
 bool is_mapped(const std::string& library) {
   std::ifstream maps("/proc/self/maps");

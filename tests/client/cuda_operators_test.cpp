@@ -2,18 +2,13 @@
 // refused. Over a fake CUDA whose clock stands still but for copies: each takes as many
 // milliseconds as it has bytes. An operator is a copy on kCompute.
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <cstring>
 
 #include "tests/client/cuda_device_fixture.h"
+#include "tests/support/matchers.h"
 
 namespace elixir {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 
 constexpr uint64_t kMs = 1'000'000;
 constexpr int kOtherStream = 100;
@@ -157,11 +152,10 @@ TEST_F(CudaOperatorsTest, AChangedCurrentStreamGoesOnBehindTheOneBefore) {
 TEST_F(CudaOperatorsTest, ACaptureIsRefusedAndSaysWhatToDo) {
   device_->begin_operator("aten::addmm");
   cuda_->capturing = true;
-  const Status refused = thrown([&] { device_->begin_operator("aten::addmm"); });
-  EXPECT_EQ(refused.code(), Code::kInvalidArgument);
-  EXPECT_THAT(refused.message(),
-              AllOf(HasSubstr("aten::addmm reads a parameter while a CUDA graph is being captured"),
-                    HasSubstr("without capturing")));
+  expect_thrown(
+      Code::kInvalidArgument,
+      {"aten::addmm reads a parameter while a CUDA graph is being captured", "without capturing"},
+      [&] { device_->begin_operator("aten::addmm"); });
 }
 
 }  // namespace

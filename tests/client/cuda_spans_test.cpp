@@ -1,16 +1,12 @@
 // When copies and collectives ran on a CUDA device, over a fake CUDA whose clock stands still but
 // for copies: each takes as many milliseconds as it has bytes.
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "base/clock.h"
 #include "tests/client/cuda_device_fixture.h"
+#include "tests/support/matchers.h"
 
 namespace elixir::spans {
 namespace {
-
-using ::testing::HasSubstr;
 
 constexpr int64_t kMs = 1'000'000;
 

@@ -1,19 +1,14 @@
 // A device that fails for good, at any call: training ends with its error, never with a signal.
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <atomic>
-#include <thread>
 
 #include "tests/client/calling_device.h"
 #include "tests/client/small_training.h"
 #include "tests/client/with_elixird.h"
+#include "tests/support/matchers.h"
 
 namespace elixir::test {
 namespace {
-
-using ::testing::HasSubstr;
 
 class DeviceFailure : public WithElixird {
  protected:

@@ -1,18 +1,14 @@
 // Memory that a plan takes on the device, and host memory that is page-locked for it.
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "client/device/pinned_ranges.h"
 #include "client/plan/run_plan.h"
 #include "tests/client/lazy_device.h"
 #include "tests/client/small_training.h"
 #include "tests/client/with_elixird.h"
+#include "tests/support/matchers.h"
 
 namespace elixir::test {
 namespace {
-
-using ::testing::HasSubstr;
 
 TEST(PlannedMemory, APlanBeyondTheDevicesMemoryIsRefusedBeforeAnythingIsAllocated) {
   std::vector<ParameterSize> parameters(8, {"p", 1 << 20});
@@ -24,10 +20,8 @@ TEST(PlannedMemory, APlanBeyondTheDevicesMemoryIsRefusedBeforeAnythingIsAllocate
   options.device_memory_bytes = need_bytes;
   EXPECT_TRUE(make_run_plan(parameters, options, {}).ok());
   options.device_memory_bytes = need_bytes - 1;
-  const Status refused = make_run_plan(parameters, options, {}).status();
-  EXPECT_EQ(refused.code(), Code::kResourceExhausted);
-  EXPECT_THAT(refused.message(), HasSubstr("--rcache-blocks"));
-  EXPECT_THAT(refused.message(), HasSubstr("24.00 MiB"));
+  expect_refused(make_run_plan(parameters, options, {}).status(), Code::kResourceExhausted,
+                 {"--rcache-blocks", "24.00 MiB"});
 }
 
 class DeviceMemory : public WithElixird {};
@@ -53,11 +47,10 @@ TEST_F(DeviceMemory, IsWhatThePlanCounts) {
       LaunchEnvironment environment;
       environment.world_size = environment.local_world_size = ranks;
       const std::vector<ParameterSize> layers(kLayers, {"layer", kLayerNumel});
-      const Result<RunPlan> planned = make_run_plan(layers, options, environment, !lazy);
-      ASSERT_TRUE(planned.ok());
-      EXPECT_EQ(planned->grad_blocks, lazy || ranks > 1 ? 2u : 0u);
+      const RunPlan planned = must(make_run_plan(layers, options, environment, !lazy));
+      EXPECT_EQ(planned.grad_blocks, lazy || ranks > 1 ? 2u : 0u);
       const double ratio =
-          static_cast<double>(held_bytes) / static_cast<double>(planned->device_bytes());
+          static_cast<double>(held_bytes) / static_cast<double>(planned.device_bytes());
       EXPECT_GE(ratio, 1.0) << ranks;
       EXPECT_LT(ratio, 1.2) << ranks;  // HostDevice rounds up to pages
     }

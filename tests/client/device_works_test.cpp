@@ -1,14 +1,11 @@
 #include "client/collectives/device_works.h"
 
-#include <gtest/gtest.h>
-#include <unistd.h>
-
 #include <stdexcept>
 #include <string>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include "tests/client/broken_device.h"
-#include "tests/support/outcomes.h"
+#include "tests/support/matchers.h"
 
 namespace elixir {
 namespace {
@@ -53,7 +50,7 @@ TEST_F(DeviceWorksTest, AFailureIsToldWithWhatFailed) {
   first->end();
   second->fail("the cable was cut");
   const Status status = works_.ask();
-  test::expect_refused(status, Code::kInternal, {"a sum failed: ", "the cable was cut"});
+  expect_refused(status, Code::kInternal, {"a sum failed: ", "the cable was cut"});
   EXPECT_FALSE(works_.all_done());
   EXPECT_FALSE(works_.ask().ok()) << "what has failed stays so";
 }
@@ -66,7 +63,7 @@ TEST_F(DeviceWorksTest, AnErrorOfAnotherRankIsALostPeer) {
 TEST_F(DeviceWorksTest, OneThatDoesNotEndInTimeIsNamed) {
   DeviceWorks works(c10::Device(c10::DeviceType::CPU), 0);
   const auto work = add(works, "a gather");
-  test::expect_refused(works.ask(), Code::kTimedOut, {"a gather has not ended within 0 s"});
+  expect_refused(works.ask(), Code::kTimedOut, {"a gather has not ended within 0 s"});
   work->end();  // late, and in time for who asks
   EXPECT_TRUE(works.ask().ok());
   EXPECT_TRUE(works.all_done());

@@ -1,14 +1,12 @@
 // Evaluation and generation through the rCache: passes without gradients between the steps.
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <numeric>
 #include <random>
 #include <vector>
 
 #include "client/rcache/rcache.h"
 #include "planner/cache/fetches.h"
+#include "tests/support/matchers.h"
 
 namespace elixir {
 namespace {

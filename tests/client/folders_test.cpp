@@ -3,15 +3,13 @@
 
 #include "client/session/folders.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <signal.h>
 
 #include <filesystem>
 
 #include "checkpoint/listing.h"
 #include "tests/client/session_job.h"
-#include "tests/support/outcomes.h"
+#include "tests/support/matchers.h"
 #include "tests/support/patience.h"
 #include "tests/support/temporary_folder.h"
 

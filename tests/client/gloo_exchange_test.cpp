@@ -1,18 +1,14 @@
 // CollectiveExchange over Gloo's connections: the numbers and the order are those that
 // collective_exchange_test finds over a group of threads.
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "base/throw_error.h"
 #include "tests/client/collective_ranks.h"
 #include "tests/client/exchange_case.h"
 #include "tests/client/with_elixird.h"
+#include "tests/support/matchers.h"
 
 namespace elixir::test {
 namespace {
-
-using ::testing::IsEmpty;
 
 class GlooRank final : public RankGroup {
  public:

@@ -2,8 +2,6 @@
 
 #include "client/collectives/gloo_transport.h"
 
-#include <gmock/gmock.h>
-
 #include <latch>
 #include <thread>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -12,12 +10,11 @@
 #include "base/throw_error.h"
 #include "tests/client/collective_ranks.h"
 #include "tests/client/forked_ranks.h"
+#include "tests/support/matchers.h"
 #include "tests/support/thrown.h"
 
 namespace elixir {
 namespace {
-
-using ::testing::HasSubstr;
 
 using Bytes = std::vector<std::byte>;
 constexpr CollectiveSignature kValues{CollectiveKind::kValues, 4096};
@@ -131,8 +128,8 @@ TEST(GlooTransportTest, ARankThatDoesNotJoinInTimeIsNamed) {
       Bytes bytes(64);
       Transfers transfers(transport, kValues);
       transfers.receive(1, bytes.data(), bytes.size());
-      test::expect_thrown(Code::kTimedOut, {"rank 1 (pid ", "an exchange of values of 4096"},
-                          [&] { transfers.wait(); });
+      expect_thrown(Code::kTimedOut, {"rank 1 (pid ", "an exchange of values of 4096"},
+                    [&] { transfers.wait(); });
     }
     ended.arrive_and_wait();
   });

@@ -3,13 +3,11 @@
 
 #include "client/exchange/grad_blocks.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <vector>
 
 #include "tests/client/lazy_device.h"
+#include "tests/support/matchers.h"
 
 namespace elixir::test {
 namespace {

@@ -4,21 +4,18 @@
 #include "client/train/grad_offload.h"
 
 #include <ATen/Functions.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <cstring>
 #include <string>
 #include <utility>
 
 #include "client/device/host_device.h"
+#include "tests/client/unasked_exchange.h"
+#include "tests/support/matchers.h"
 #include "tests/support/thrown.h"
 
 namespace elixir::test {
 namespace {
-
-using ::testing::ElementsAre;
-using ::testing::IsEmpty;
 
 constexpr uint64_t kNumel = 128;  // a parameter's
 constexpr uint32_t kChunks = 2;   // of two parameters and of one
@@ -33,7 +30,7 @@ std::vector<shm::ParameterPlace> places_of_case() {
   return {{"a", 0, 0, kNumel}, {"b", 0, 2 * kNumel, kNumel}, {"c", 1, kNumel, kNumel}};
 }
 
-class NotingExchange final : public Exchange {
+class NotingExchange final : public UnaskedExchange {
  public:
   explicit NotingExchange(bool zeroes, bool on_device) : zeroes_(zeroes), on_device_(on_device) {
     for (std::vector<float>& memory : memory_) memory.assign(3 * kNumel, kStale);
@@ -63,29 +60,7 @@ class NotingExchange final : public Exchange {
   }
   void discard_grads() override { calls_.push_back("discard"); }
 
-  // Nothing of this is GradOffload's.
-  size_t block_bytes() const override { return 0; }
-  void hand_out(uint32_t, float*) override { not_its_own(); }
-  void load(uint32_t, const float*) override { not_its_own(); }
-  void await_loaded(CollectiveKind) override { not_its_own(); }
-  void broadcast(std::span<float>) override { not_its_own(); }
-  void read_masters(uint32_t, float*) override { not_its_own(); }
-  void read_moment(uint32_t, uint32_t, float*) override { not_its_own(); }
-  void read_image(uint32_t, std::byte*) override { not_its_own(); }
-  void load_image(uint32_t, const std::byte*) override { not_its_own(); }
-  std::byte* own_block(uint32_t) override { return not_its_own(), nullptr; }
-  bool ready(uint32_t, uint32_t) override { return not_its_own(), false; }
-  void gather(uint32_t, uint32_t, std::byte*, DeviceEvent, DeviceEvent) override { not_its_own(); }
-  void post(const shm::StepRecord&, const double*) override { not_its_own(); }
-  void drain() override { not_its_own(); }
-  void update_on_device(const optim::ParameterSteps&) override { not_its_own(); }
-  double mean_metric(uint32_t, double) override { return not_its_own(), 0; }
-  void synchronize(uint32_t) override { not_its_own(); }
-  uint64_t d2d_bytes() const override { return 0; }
-
  private:
-  static void not_its_own() { ADD_FAILURE() << "a call that is not GradOffload's to make"; }
-
   const bool zeroes_, on_device_;
   std::vector<std::string> calls_;
   std::vector<float> memory_[kChunks], ended_[kChunks];

@@ -48,7 +48,7 @@ Result<std::unique_ptr<Session>> attach_with_immediate_updates() {
   options.job = "grad-publisher";
   options.start_daemon = false;
   options.rules.immediate = 1;
-  options.request_timeout_s = options.ranks_timeout_s = 20;
+  options.request_timeout_s = options.ranks_timeout_s = kPatienceS;
   return Session::attach(
       {.type = ComputeType::kFp32, .n_chunks = 1, .n_parameters = 1, .chunk_numel = kChunkNumel},
       {{"p", 0, 0, kChunkNumel}}, options);
@@ -78,8 +78,8 @@ TEST_F(GradPublisherTest, APostWaitsForTheOneBeforeBehindTheNextStepsGradients) 
     publisher.post(verdict_on(1), note);
     (*session)->open_step(verdict_on(2));
     publisher.publish(0, 2, 1, false);
-    std::thread releases([&device] {
-      std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    std::thread releases([&device, waiter = ::gettid()] {
+      EXPECT_TRUE(eventually([waiter] { return asleep(waiter); }));
       device.release();
     });
     publisher.post(verdict_on(2), note);

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <thread>
 
+#include "base/clock.h"
 #include "base/norm_sum.h"
 #include "base/throw_error.h"
 #include "client/device/paced_device.h"
@@ -22,11 +23,15 @@ Bytes filled(int value, size_t bytes = kBytes) {
   return Bytes(bytes, static_cast<std::byte>(value));
 }
 
-// A device whose every copy begins so much later that what does not wait is certain to come first.
+// A device whose every copy begins so much later that what does not wait comes first, but where the
+// test's thread is held up: early() says whether it was.
 class PacedDeviceTest : public ::testing::Test {
  protected:
-  PacedDeviceTest() : device_({.link = HostLink{10, 10, 0, 300'000}}) {}
+  PacedDeviceTest() : device_({.link = HostLink{10, 10, 0, kLatencyS * 1e6}}) {}
 
+  bool early() const { return seconds_since(begin_ns_) < kLatencyS; }
+  // Before it can be.
+  bool done_early(DeviceEvent event) { return device_.done(event) && early(); }
   std::byte* block() { return device_.allocate(kBytes, "a block", "less"); }
   Bytes read(const std::byte* memory) { return Bytes(memory, memory + kBytes); }
   void upload(std::byte* to, const Bytes& from) {
@@ -42,7 +47,9 @@ class PacedDeviceTest : public ::testing::Test {
     return event;
   }
 
+  static constexpr double kLatencyS = 0.3;
   PacedDevice device_;
+  const int64_t begin_ns_ = monotonic_ns();
 };
 
 // ---- order ----
@@ -52,8 +59,8 @@ TEST_F(PacedDeviceTest, ComputeSeesAnUploadItWaitedFor) {
   const Bytes host = filled(7);
   upload(memory, host);
   const DeviceEvent up = after(Stream::kUpload);
-  EXPECT_FALSE(device_.done(up));
-  EXPECT_EQ(read(memory), filled(0));  // negative control: without a wait
+  EXPECT_FALSE(done_early(up));
+  EXPECT_TRUE(read(memory) == filled(0) || !early());  // negative control: without a wait
   device_.wait(Stream::kCompute, up);
   EXPECT_TRUE(device_.done(up));
   EXPECT_EQ(read(memory), host);
@@ -66,7 +73,7 @@ TEST_F(PacedDeviceTest, ADownloadTakesWhatComputeWroteBeforeTheEvent) {
   device_.wait(Stream::kDownload, after(Stream::kCompute));
   download(back, memory);
   const DeviceEvent down = after(Stream::kDownload);
-  EXPECT_EQ(back, filled(0));
+  EXPECT_TRUE(back == filled(0) || !early());
   device_.wait(Stream::kCompute, down);  // before the memory is written again
   std::fill_n(memory, kBytes, std::byte{2});
   EXPECT_EQ(back, filled(1));
@@ -78,19 +85,21 @@ TEST_F(PacedDeviceTest, MemoryWrittenBeforeItsDownloadIsDoneGivesWrongBytes) {
   std::fill_n(memory, kBytes, std::byte{1});
   download(back, memory);
   std::fill_n(memory, kBytes, std::byte{2});
+  const bool before_it = early();
   device_.synchronize(after(Stream::kDownload));
-  EXPECT_EQ(back, filled(2));
+  EXPECT_TRUE(back == filled(2) || !before_it);
 }
 
 TEST_F(PacedDeviceTest, AStreamWaitsForTheOther) {
   device_.keep_spans();
   std::byte *const memory = block(), *const other = block();
-  Bytes early = filled(9), late = filled(9);
+  Bytes beside = filled(9), late = filled(9);
   const Bytes first = filled(1), second = filled(2);
   upload(memory, first);
   upload(memory, second);
   const DeviceEvent up = after(Stream::kUpload);
-  download(early, other);  // beside the first upload: negative control
+  download(beside, other);  // beside the first upload: negative control
+  const bool is_beside = early();
   device_.wait(Stream::kDownload, up);
   download(late, memory);
   device_.synchronize(after(Stream::kDownload));
@@ -101,7 +110,7 @@ TEST_F(PacedDeviceTest, AStreamWaitsForTheOther) {
   }
   ASSERT_EQ(ups.size(), 2u);
   ASSERT_EQ(downs.size(), 2u);
-  EXPECT_LT(downs[0].begin_ns, ups[0].end_ns);
+  EXPECT_TRUE(downs[0].begin_ns < ups[0].end_ns || !is_beside);
   EXPECT_GE(downs[1].begin_ns, ups[1].end_ns);
 }
 
@@ -117,9 +126,9 @@ TEST_F(PacedDeviceTest, AWaitMeansTheLatestRecordBeforeIt) {
   device_.wait(Stream::kUpload, down);
   upload(memory, second);
   device_.record(up, Stream::kUpload);  // while it is pending
-  device_.synchronize(down);            // would not return if the download waited for this record
+  EXPECT_FALSE(done_early(up));
+  device_.synchronize(down);  // would not return if the download waited for this record
   EXPECT_EQ(back, first);
-  EXPECT_FALSE(device_.done(up));
   device_.synchronize(up);
   EXPECT_EQ(read(memory), second);
 }
@@ -130,11 +139,11 @@ TEST_F(PacedDeviceTest, ACollectiveBeginsWhenWhatItsStreamWaitedForIsDone) {
   upload(memory, host);
   const DeviceEvent up = after(Stream::kUpload);
   device_.wait(Stream::kGather, up);
-  EXPECT_FALSE(device_.done(up)) << "the caller waited";
+  EXPECT_FALSE(done_early(up)) << "the caller waited";
   const DeviceEvent before = after(Stream::kGather);
-  EXPECT_FALSE(device_.done(before)) << "an event of a stream that waits";
+  EXPECT_FALSE(done_early(before)) << "an event of a stream that waits";
   device_.begin_collective(Stream::kReduce);
-  EXPECT_FALSE(device_.done(up)) << "another stream waited";
+  EXPECT_FALSE(done_early(up)) << "another stream waited";
   device_.begin_collective(Stream::kGather);
   EXPECT_TRUE(device_.done(up));
   EXPECT_TRUE(device_.done(before));
@@ -161,7 +170,7 @@ TEST_F(PacedDeviceTest, ATransferOfAnotherStreamIsInOrderWithIt) {
   device_.download(Stream::kUpload, back.data(), memory, kBytes);
   device_.zero(Stream::kUpload, memory, kBytes);
   const DeviceEvent end = after(Stream::kUpload);
-  EXPECT_FALSE(device_.done(end));
+  EXPECT_FALSE(done_early(end));
   device_.synchronize(end);
   EXPECT_EQ(back, host);
   EXPECT_EQ(read(memory), filled(0));
@@ -235,6 +244,53 @@ TEST(HostDevice, AnotherThreadMayWait) {
   EXPECT_EQ(device.d2h_bytes(), kRounds * kBytes);
 }
 
+// ---- what it says of copies ----
+
+TEST(HostDevice, CollectivesAreKeptFromTheirBeginToTheRecord) {
+  HostDevice device;
+  const DeviceEvent event = device.create_event();
+  const auto collective = [&](Stream stream) {
+    device.begin_collective(stream);
+    device.record(event, stream);
+  };
+  collective(Stream::kGather);
+  device.keep_spans();
+  collective(Stream::kReduce);
+  device.record(event, Stream::kReduce);
+  const std::vector<StreamSpan> spans = device.take_spans();
+  ASSERT_EQ(spans.size(), 1u);
+  EXPECT_EQ(spans[0].stream, Stream::kReduce);
+  EXPECT_EQ(spans[0].bytes, 0u);
+  EXPECT_LE(spans[0].begin_ns, spans[0].end_ns);
+  EXPECT_TRUE(device.take_spans().empty());
+  EXPECT_EQ(device.link_times().h2d_busy_ns + device.link_times().d2h_busy_ns, 0u);
+}
+
+TEST(HostDevice, WithoutALinkWorkIsDoneWhenACallReturns) {
+  constexpr size_t kMost = size_t{8} << 20;
+  HostDevice device;
+  device.keep_spans();
+  std::byte* const memory = device.allocate(kMost, "a block", "less");
+  const Bytes host = filled(4, kMost);
+  Bytes back = filled(0, kMost);
+  const DeviceEvent event = device.create_event();
+  const int64_t begin_ns = monotonic_ns();
+  device.upload(Stream::kUpload, memory, host.data(), kMost);
+  device.record(event, Stream::kUpload);
+  EXPECT_TRUE(device.done(event));
+  device.download(Stream::kDownload, back.data(), memory, kMost);
+  const int64_t took_ns = monotonic_ns() - begin_ns;
+  EXPECT_EQ(back, host);
+  const LinkTimes times = device.link_times();
+  EXPECT_GT(times.h2d_busy_ns, 0u);
+  EXPECT_GT(times.d2h_busy_ns, 0u);
+  EXPECT_GE(took_ns, static_cast<int64_t>(times.h2d_busy_ns + times.d2h_busy_ns));
+  const std::vector<StreamSpan> spans = device.take_spans();
+  ASSERT_EQ(spans.size(), 2u);
+  EXPECT_EQ(spans[0].bytes, kMost);
+  for (const StreamSpan& span : spans) EXPECT_LE(span.begin_ns, span.end_ns);
+}
+
 // ---- at the start ----
 
 TEST(HostDevice, TheSquaredNormReplacesWhatTheResultHeld) {
@@ -254,8 +310,8 @@ TEST(HostDevice, RefusesLinksThatAreNone) {
   const HostLink links[] = {{0, 1}, {1, -1}, {1, NAN}, {1, 1, -1}, {1, 1, 0, -1}};
   for (const HostLink& link : links) {
     SCOPED_TRACE(fmt::format("{} {}", link.h2d_gb_s, link.d2h_gb_s));
-    test::expect_thrown(Code::kInvalidArgument, {"must be greater than 0"},
-                        [&] { const PacedDevice device({.link = link}); });
+    expect_thrown(Code::kInvalidArgument, {"must be greater than 0"},
+                  [&] { const PacedDevice device({.link = link}); });
   }
   EXPECT_THROW(PacedDevice({.operator_us = -1}), Error);
 }
@@ -263,9 +319,8 @@ TEST(HostDevice, RefusesLinksThatAreNone) {
 TEST(HostDevice, HoldsToItsMemoryLimit) {
   HostDevice device(2 * kBytes);
   device.allocate(kBytes, "a block", "less");
-  test::expect_thrown(Code::kResourceExhausted,
-                      {"another block needs 8.00 KiB", "use fewer blocks"},
-                      [&] { device.allocate(2 * kBytes, "another block", "use fewer blocks"); });
+  expect_thrown(Code::kResourceExhausted, {"another block needs 8.00 KiB", "use fewer blocks"},
+                [&] { device.allocate(2 * kBytes, "another block", "use fewer blocks"); });
 }
 
 }  // namespace

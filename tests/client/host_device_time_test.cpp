@@ -209,50 +209,5 @@ TEST(HostDeviceTime, AStallIsNotTheOperatorsTime) {
   EXPECT_GE(seconds_since(begin_ns), 0.97 * kOperators * (kOperatorS + kStallS));
 }
 
-TEST(HostDeviceTime, CollectivesAreKeptFromTheirBeginToTheRecord) {
-  HostDevice device;
-  const DeviceEvent event = device.create_event();
-  const auto collective = [&](Stream stream) {
-    device.begin_collective(stream);
-    device.record(event, stream);
-  };
-  collective(Stream::kGather);
-  device.keep_spans();
-  collective(Stream::kReduce);
-  device.record(event, Stream::kReduce);
-  const std::vector<StreamSpan> spans = device.take_spans();
-  ASSERT_EQ(spans.size(), 1u);
-  EXPECT_EQ(spans[0].stream, Stream::kReduce);
-  EXPECT_EQ(spans[0].bytes, 0u);
-  EXPECT_LE(spans[0].begin_ns, spans[0].end_ns);
-  EXPECT_TRUE(device.take_spans().empty());
-  EXPECT_EQ(device.link_times().h2d_busy_ns + device.link_times().d2h_busy_ns, 0u);
-}
-
-TEST(HostDeviceTime, WithoutALinkWorkIsDoneWhenACallReturns) {
-  HostDevice device;
-  device.keep_spans();
-  std::byte* const memory = device.allocate(Copies::kMost, "a block", "less");
-  const Bytes host = Bytes(Copies::kMost, std::byte{4});
-  Bytes back = Bytes(Copies::kMost);
-  const DeviceEvent event = device.create_event();
-  const int64_t begin_ns = monotonic_ns();
-  device.upload(Stream::kUpload, memory, host.data(), Copies::kMost);
-  device.record(event, Stream::kUpload);
-  EXPECT_TRUE(device.done(event));
-  device.download(Stream::kDownload, back.data(), memory, Copies::kMost);
-  const double took_s = seconds_since(begin_ns);
-  EXPECT_EQ(back, host);
-  EXPECT_GT(device.link_times().h2d_busy_ns, 0u);
-  EXPECT_GT(device.link_times().d2h_busy_ns, 0u);
-  EXPECT_LE(
-      static_cast<double>(device.link_times().h2d_busy_ns + device.link_times().d2h_busy_ns) * 1e-9,
-      took_s);
-  const std::vector<StreamSpan> spans = device.take_spans();
-  ASSERT_EQ(spans.size(), 2u);
-  EXPECT_EQ(spans[0].bytes, Copies::kMost);
-  expect_apart(spans);
-}
-
 }  // namespace
 }  // namespace elixir::times

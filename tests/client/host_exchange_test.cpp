@@ -2,16 +2,12 @@
 
 #include "client/exchange/host_exchange.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "tests/client/exchange_case.h"
 #include "tests/client/with_elixird.h"
+#include "tests/support/matchers.h"
 
 namespace elixir::test {
 namespace {
-
-using ::testing::IsEmpty;
 
 class HostExchangeTest : public WithElixird {
  protected:

@@ -1,12 +1,9 @@
 #include "client/plan/host_memory_check.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
+#include "tests/support/matchers.h"
 
 namespace elixir {
 namespace {
-
-using testing::HasSubstr;
 
 constexpr uint64_t kNumel = 64ull << 20;
 constexpr uint32_t kRanks = 2;
@@ -52,19 +49,16 @@ TEST(HostMemoryCheck, ASpareSlotTakesWhatAChunksWeightsAndStatesDo) {
   EXPECT_NEAR(more_bytes(sums) / kNumel, sizeof(float), 0.01) << "of gradients over passes";
   EXPECT_EQ(make_plan_of({.layout = {.spare_slots = 99}})->shape.n_spare_slots, 16u);
   EXPECT_EQ(make_plan_of({.layout = {.spare_slots = 0}})->update, UpdateMode::kDeferred);
-  const Status refused =
-      make_plan_of({.update = UpdateMode::kSync, .layout = {.spare_slots = 5}}).status();
-  EXPECT_EQ(refused.code(), Code::kInvalidArgument);
-  EXPECT_THAT(refused.message(), HasSubstr("--update early"));
+  expect_refused(make_plan_of({.update = UpdateMode::kSync, .layout = {.spare_slots = 5}}).status(),
+                 Code::kInvalidArgument, {"--update early"});
 }
 
 TEST(HostMemoryCheck, RefusesWithNeedAndHaveBeforeAnythingIsBuilt) {
   const RunPlan plan = plan_of(ComputeType::kFp32);
   const uint64_t job_bytes = host_states_bytes(plan, kRanks);
   EXPECT_TRUE(check_host_memory(plan, 0, kRanks, {job_bytes, "the test"}).ok());
-  const Status refused = check_host_memory(plan, 0, kRanks, {job_bytes - 1, "the test's limit"});
-  EXPECT_EQ(refused.code(), Code::kResourceExhausted);
-  EXPECT_THAT(refused.message(), HasSubstr("the test's limit"));
+  expect_refused(check_host_memory(plan, 0, kRanks, {job_bytes - 1, "the test's limit"}),
+                 Code::kResourceExhausted, {"the test's limit"});
   // Another rank cannot know what rank 0 has taken already.
   EXPECT_TRUE(check_host_memory(plan, 1, kRanks, {job_bytes - 1, ""}).ok());
   EXPECT_FALSE(check_host_memory(plan, 1, kRanks, {job_bytes / 2 - 1, ""}).ok());

@@ -5,21 +5,17 @@
 
 #include <ATen/ATen.h>
 #include <ATen/core/dispatch/Dispatcher.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <cstring>
 #include <map>
 #include <sstream>
 
-#include "base/throw_error.h"
 #include "client/tensors/chunk_storage.h"
+#include "tests/support/matchers.h"
 #include "tests/support/thrown.h"
 
 namespace elixir {
 namespace {
-
-using testing::HasSubstr;
 
 constexpr int64_t kChunkNumel = 256;
 
@@ -164,7 +160,7 @@ TEST(Interception, ARawPointerIsRefusedByLibTorchWhileNotGathered) {
 TEST(Interception, WritingAParameterInPlaceIsRefused) {
   FakeSource source;
   at::Tensor weight = source.view(0, {4});
-  test::expect_thrown(Code::kInvalidArgument, {"aten::mul_"}, [&] { weight.mul_(2); });
+  expect_thrown(Code::kInvalidArgument, {"aten::mul_"}, [&] { weight.mul_(2); });
 }
 
 TEST(Interception, AParameterThatOutlivesItsSourceSaysSo) {
@@ -173,7 +169,7 @@ TEST(Interception, AParameterThatOutlivesItsSourceSaysSo) {
     FakeSource source;
     weight = source.view(0, {4});
   }
-  EXPECT_THAT(test::thrown([&] { weight.sum(); }).message(), HasSubstr("keep the optimizer alive"));
+  EXPECT_THAT(thrown([&] { weight.sum(); }).message(), HasSubstr("keep the optimizer alive"));
 }
 
 }  // namespace

@@ -1,17 +1,13 @@
 #include "client/ranks/launch_environment.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <cstdlib>
 
 #include "client/ranks/read_launch_environment.h"
 #include "client/ranks/slurm_lists.h"
+#include "tests/support/matchers.h"
 
 namespace elixir {
 namespace {
-
-using testing::HasSubstr;
 
 class LaunchEnvironmentTest : public testing::Test {
  protected:

@@ -7,8 +7,6 @@
 #include <ATen/Parallel.h>
 #include <ATen/autocast_mode.h>
 #include <c10/core/InferenceMode.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
@@ -22,12 +20,11 @@
 #include "base/throw_error.h"
 #include "client/profile/counted_memory.h"
 #include "client/tensors/checkpoint.h"
+#include "tests/support/matchers.h"
 #include "tests/support/thrown.h"
 
 namespace elixir::test {
 namespace {
-
-using ::testing::HasSubstr;
 
 struct Inputs {
   at::Tensor hidden, weight, targets;
@@ -439,9 +436,7 @@ TEST(LinearCrossEntropy, DISABLED_TimeAndMemoryBesideTheWhole) {
 // ---- what is refused ----
 
 std::string refusal(const std::function<void()>& call) {
-  const Status status = thrown(call);
-  EXPECT_EQ(status.code(), Code::kInvalidArgument);
-  return status.message();
+  return refusal_of(thrown(call), Code::kInvalidArgument);
 }
 
 TEST(LinearCrossEntropy, RefusesWhatDoesNotFit) {

@@ -2,28 +2,24 @@
 
 #include "client/exchange/load_chunks.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <mutex>
 #include <set>
 #include <stdexcept>
 #include <thread>
 
-#include "base/check.h"
+#include "tests/client/unasked_exchange.h"
+#include "tests/support/matchers.h"
 
 namespace elixir::test {
 namespace {
 
-using ::testing::Each;
-using ::testing::Le;
-
 constexpr uint64_t kNumel = 256;
 
-class KeepingExchange final : public Exchange {
+class KeepingExchange final : public UnaskedExchange {
  public:
   explicit KeepingExchange(uint32_t chunks) : loaded_(chunks) {}
 
+  size_t block_bytes() const override { return kNumel * sizeof(float); }
   void hand_out(uint32_t chunk, float* values) override {
     handed_out_.push_back(chunk);
     if (handed_out_values_ != 0) std::fill_n(values, kNumel, handed_out_values_);
@@ -37,30 +33,6 @@ class KeepingExchange final : public Exchange {
   std::vector<std::vector<float>> loaded_;  // by chunk, each by one thread
   float handed_out_values_ = 0;             // what another rank gives
   uint32_t fails_at_ = UINT32_MAX;
-
-  size_t block_bytes() const override { return kNumel * sizeof(float); }
-  void await_loaded(CollectiveKind) override { unused(); }
-  void broadcast(std::span<float>) override { unused(); }
-  void read_masters(uint32_t, float*) override { unused(); }
-  void read_moment(uint32_t, uint32_t, float*) override { unused(); }
-  void read_image(uint32_t, std::byte*) override { unused(); }
-  void load_image(uint32_t, const std::byte*) override { unused(); }
-  std::byte* own_block(uint32_t) override { return nullptr; }
-  bool ready(uint32_t, uint32_t) override { return false; }
-  void gather(uint32_t, uint32_t, std::byte*, DeviceEvent, DeviceEvent) override { unused(); }
-  bool begin_grads(uint32_t, uint32_t, uint32_t) override { return false; }
-  GradTarget grad_target(uint32_t) override { return {}; }
-  void end_grads(uint32_t, uint32_t, uint32_t) override { unused(); }
-  void discard_grads() override { unused(); }
-  void post(const shm::StepRecord&, const double*) override { unused(); }
-  void drain() override { unused(); }
-  void update_on_device(const optim::ParameterSteps&) override { unused(); }
-  double mean_metric(uint32_t, double mine) override { return mine; }
-  void synchronize(uint32_t) override { unused(); }
-  uint64_t d2d_bytes() const override { return 0; }
-
- private:
-  static void unused() { ELIXIR_CHECK(false, "loading asks for nothing else"); }
 };
 
 // Element e of parameter i; each is another.

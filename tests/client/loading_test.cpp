@@ -21,6 +21,7 @@
 #include "tests/client/small_training.h"
 #include "tests/client/torch_ways.h"
 #include "tests/client/with_elixird.h"
+#include "tests/support/patience.h"
 #include "tests/support/temporary_folder.h"
 
 namespace elixir::test {
@@ -218,14 +219,17 @@ template <typename Work>
 uint64_t peak_bytes(Work work) {
   const uint64_t before = anonymous_bytes();
   std::atomic<bool> over{false};
+  std::atomic<int> looks = 0;
   uint64_t peak = before;
   std::thread watch([&] {
     while (!over) {
       peak = std::max(peak, anonymous_bytes());
+      ++looks;
+      // cannot fail by chance: whose peak must be seen waits for a look.
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
   });
-  work();
+  work(looks);
   over = true;
   watch.join();
   return peak - before;
@@ -248,14 +252,15 @@ TEST_F(Loads, NoTrainerHoldsTheModelThatItLoads) {
   options.load_threads = 1;
   const std::string saved = folder_.path("model");
   // The control: a model that is built holds itself.
-  const uint64_t built = peak_bytes([&] {
+  const uint64_t built = peak_bytes([&](const std::atomic<int>& looks) {
     torch::nn::Sequential model = layers_of(kWidth, kLayers);
     AdamW optimizer(*model, {}, options);
     save_model(optimizer, saved);
+    EXPECT_TRUE(test::eventually([&, last = looks.load()] { return looks > last + 1; }));
   });
   EXPECT_GT(built, kModelBytes);
   options.load_from = saved;
-  const uint64_t loaded = peak_bytes([&] {
+  const uint64_t loaded = peak_bytes([&](const auto&) {
     torch::nn::Sequential model = [&] {
       const MetaInit without_memory;
       return layers_of(kWidth, kLayers);

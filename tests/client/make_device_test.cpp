@@ -4,7 +4,6 @@
 
 #include <vector>
 
-#include "base/throw_error.h"
 #include "tests/support/thrown.h"
 
 namespace elixir {
@@ -23,8 +22,8 @@ TEST(MakeDevice, ALinkIsEmulatedByTheCpuAlone) {
   EXPECT_FALSE(placed.device->done(up));
   placed.device->synchronize(up);
   for (const HostDeviceOptions& emulated : {options, HostDeviceOptions{.operator_us = 1}}) {
-    test::expect_thrown(Code::kInvalidArgument, {"on the CPU alone, and the device is 'cuda'"},
-                        [&] { make_device(c10::kCUDA, 0, emulated); });
+    expect_thrown(Code::kInvalidArgument, {"on the CPU alone, and the device is 'cuda'"},
+                  [&] { make_device(c10::kCUDA, 0, emulated); });
   }
 }
 

@@ -4,21 +4,17 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Functions.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <torch/csrc/autograd/generated/variable_factories.h>
 #include <torch/nn/module.h>
 
-#include "base/throw_error.h"
 #include "models/decoder.h"
 #include "tests/models/built.h"
 #include "tests/models/tiny_gpt2.h"
+#include "tests/support/matchers.h"
 #include "tests/support/thrown.h"
 
 namespace elixir {
 namespace {
-
-using ::testing::HasSubstr;
 
 const planner::TransformerConfig kTiny = tiny_gpt2_config({.width = 24, .heads = 3});
 
@@ -113,8 +109,7 @@ TEST(MetaInit, ViewsAndCopiesAreRemembered) {
   EXPECT_TRUE(materialise(whole).equal(at::full({2, 6}, 9)));
   EXPECT_EQ(materialise(rows).sizes(), at::IntArrayRef({2, 2}));
   source.add_(1);
-  EXPECT_THAT(test::thrown([&] { materialise(copy); }).message(),
-              HasSubstr("has been written to since"));
+  EXPECT_THAT(thrown([&] { materialise(copy); }).message(), HasSubstr("has been written to since"));
   EXPECT_TRUE(materialise(whole).equal(at::full({2, 6}, 9)));  // overwritten: forgotten
 }
 
@@ -134,8 +129,8 @@ TEST(MetaInit, AGeneratorForSeveralGivesEachItsOwn) {
 }
 
 TEST(MetaInit, ATensorWithoutMemoryOrPastIsRefused) {
-  test::expect_thrown(Code::kInvalidArgument, {"build the module under that guard"},
-                      [] { materialise(at::empty({3}, at::TensorOptions(at::kMeta))); });
+  expect_thrown(Code::kInvalidArgument, {"build the module under that guard"},
+                [] { materialise(at::empty({3}, at::TensorOptions(at::kMeta))); });
   const at::Tensor real = at::rand({3});
   EXPECT_TRUE(materialise(real).equal(real));
 }

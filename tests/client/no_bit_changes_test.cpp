@@ -7,13 +7,9 @@
 //                        else rows in which every two values of two columns meet
 //   ELIXIR_CASE_PART=I/N of these combinations, the I-th of N parts
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstdio>
 #include <cstdlib>
 #include <limits>
 #include <mutex>
@@ -25,13 +21,12 @@
 #include "tests/client/lazy_device.h"
 #include "tests/client/small_training.h"
 #include "tests/client/with_elixird.h"
+#include "tests/support/every_case.h"
+#include "tests/support/matchers.h"
 #include "tests/support/median.h"
 
 namespace elixir::test {
 namespace {
-
-using ::testing::HasSubstr;
-using ::testing::UnorderedElementsAre;
 
 class NoBitChanges : public WithElixird {};
 
@@ -412,7 +407,7 @@ TrainingOutcome expect_reference(Case of, Seen* seen = nullptr) {
 }
 
 TEST_F(NoBitChanges, WhateverThePlanAndTheProgram) {
-  const bool every = std::getenv("ELIXIR_EVERY_CASE") != nullptr;
+  const bool every = every_case();
   const std::vector<Row> rows = every ? every_row() : covering_rows();
   Seen seen;
   for (size_t i = 0; i < rows.size(); ++i) {

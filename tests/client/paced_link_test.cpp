@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/clock.h"
 #include "client/device/paced_device.h"
 #include "client/device/pinned_ranges.h"
 
@@ -80,9 +81,12 @@ TEST(PacedLink, EndsBehindWhatIsEnqueued) {
   const Bytes host = filled(7);
   Bytes block = filled(0), back = filled(1);
   {
-    PacedLink link({.h2d_gb_s = 10, .d2h_gb_s = 10, .latency_us = 500'000}, log);
+    constexpr double kLatencyS = 0.5;
+    PacedLink link({.h2d_gb_s = 10, .d2h_gb_s = 10, .latency_us = kLatencyS * 1e6}, log);
+    const int64_t begin_ns = monotonic_ns();
     link.transfer(Stream::kUpload, block.data(), host.data(), kBytes);
-    EXPECT_FALSE(link.done(link.end(Stream::kUpload)));
+    const bool done = link.done(link.end(Stream::kUpload));
+    EXPECT_FALSE(done && seconds_since(begin_ns) < kLatencyS);
     link.wait(Stream::kDownload, link.end(Stream::kUpload));
     link.copy(Stream::kDownload, back.data(), block.data(), kBytes / 2);
     link.zero(Stream::kDownload, back.data() + kBytes / 2, kBytes / 2);

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <string>
 
-#include "base/compute_type.h"
 #include "client/plan/options.h"
 #include "planner/simulate/step_model.h"
 

@@ -3,8 +3,6 @@
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <torch/nn/modules.h>
 #include <torch/optim/sgd.h>
 
@@ -19,12 +17,10 @@
 #include "tests/client/calling_device.h"
 #include "tests/client/small_training.h"
 #include "tests/client/with_elixird.h"
+#include "tests/support/matchers.h"
 
 namespace elixir::test {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 
 class PassingFailure : public WithElixird {};
 

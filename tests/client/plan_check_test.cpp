@@ -1,6 +1,6 @@
 #include "client/plan/plan_check.h"
 
-#include <gtest/gtest.h>
+#include "tests/support/matchers.h"
 
 namespace elixir {
 namespace {
@@ -16,10 +16,9 @@ TEST(PlanCheck, SaysOnceHowTheStepsWereAndWhatDiffersMost) {
     const std::optional<std::string> text = check.add(step, measured);
     ASSERT_EQ(text.has_value(), step == PlanCheck::kLastStep) << step;
     if (!text) continue;
-    EXPECT_NE(text->find("measured 150.0 ms predicted 100.0 ms ratio 1.50"), std::string::npos)
-        << *text;  // the warm-up is left out
-    EXPECT_NE(text->find("differs most: h2d measured 60.0 ms predicted 30.0 ms"), std::string::npos)
-        << *text;
+    // The warm-up is left out.
+    EXPECT_THAT(*text, AllOf(HasSubstr("measured 150.0 ms predicted 100.0 ms ratio 1.50"),
+                             HasSubstr("differs most: h2d measured 60.0 ms predicted 30.0 ms")));
   }
 }
 
@@ -31,11 +30,8 @@ TEST(PlanCheck, CountsWhatCublasTakesOfADevicesMemory) {
   const std::optional<std::string> text =
       check.add(PlanCheck::kLastStep, {.step_ms = 1000}, uint64_t{420} << 20);
   ASSERT_TRUE(text.has_value());
-  EXPECT_NE(
-      text->find(
-          "GPU memory measured 420.00 MiB predicted 400.00 MiB (workspaces 74.00 MiB) ratio 1.050"),
-      std::string::npos)
-      << *text;
+  EXPECT_THAT(*text, HasSubstr("GPU memory measured 420.00 MiB predicted 400.00 MiB (workspaces "
+                               "74.00 MiB) ratio 1.050"));
 }
 
 TEST(PlanCheck, SaysNothingOfAPlanThatPredictsNothing) {

@@ -1,13 +1,12 @@
 // What the planner counts is what the client takes.
 
-#include <gtest/gtest.h>
-
 #include <utility>
 
 #include "client/plan/run_plan.h"
 #include "planner/search/make_plan.h"
 #include "tests/planner/gpt_profile.h"
 #include "tests/planner/machines.h"
+#include "tests/support/matchers.h"
 
 namespace elixir {
 namespace {
@@ -50,9 +49,7 @@ Planned planned(uint32_t gpus, ComputeType type, double share, Exchange exchange
                                           .swing_stride = swing_stride}};
   planner::Machine machine = planner::testing::a100_server(gpus);
   machine.gpu_memory_bytes = 64 * kMiB;
-  Result<planner::PlannedStep> made = planner::make_plan(result.profile, machine, request);
-  EXPECT_TRUE(made.ok()) << made.status().message();
-  result.step = std::move(*made);
+  result.step = must(planner::make_plan(result.profile, machine, request));
   result.environment.world_size = result.environment.local_world_size = gpus;
   return result;
 }
@@ -66,24 +63,23 @@ TEST(PlannedRun, TakesWhatThePlannerCounts) {
           SCOPED_TRACE(fmt::format("type {} gpus {} share {} exchange {}", static_cast<int>(type),
                                    gpus, share, static_cast<int>(exchange)));
           const Planned plan = planned(gpus, type, share, exchange);
-          const Result<RunPlan> run = plan.run();
-          ASSERT_TRUE(run.ok()) << run.status().message();
+          const RunPlan run = must(plan.run());
           const planner::PlanBytes& bytes = plan.step.plan.bytes;
-          EXPECT_EQ(run->chunks.n_gpu_chunks, plan.step.plan.placement.gpu);
-          EXPECT_EQ(run->chunks.n_chunks, plan.step.plan.n_chunks);
-          EXPECT_EQ(run->rcache_blocks, plan.step.plan.chosen.rcache_blocks);
-          EXPECT_EQ(run->shape.n_spare_slots, plan.step.plan.chosen.spare_slots);
-          if (run->shape.n_spare_slots > 0) {
-            EXPECT_EQ(run->update, plan.step.plan.update);
+          EXPECT_EQ(run.chunks.n_gpu_chunks, plan.step.plan.placement.gpu);
+          EXPECT_EQ(run.chunks.n_chunks, plan.step.plan.n_chunks);
+          EXPECT_EQ(run.rcache_blocks, plan.step.plan.chosen.rcache_blocks);
+          EXPECT_EQ(run.shape.n_spare_slots, plan.step.plan.chosen.spare_slots);
+          if (run.shape.n_spare_slots > 0) {
+            EXPECT_EQ(run.update, plan.step.plan.update);
           }
           const auto near = [](uint64_t mine, uint64_t theirs) {
             return std::abs(static_cast<double>(mine) - static_cast<double>(theirs)) <=
                    0.01 * static_cast<double>(theirs);  // shards are rounded up
           };
           const uint64_t gpu = bytes.gpu_rcache + bytes.gpu_grad_blocks + bytes.gpu_states;
-          EXPECT_TRUE(near(gpu, run->device_bytes())) << gpu << " " << run->device_bytes();
+          EXPECT_TRUE(near(gpu, run.device_bytes())) << gpu << " " << run.device_bytes();
           // Of all ranks; beside it, records and staggers that do not grow with the model.
-          const uint64_t host = run->shape.session_bytes() * gpus, beside = gpus * kMiB;
+          const uint64_t host = run.shape.session_bytes() * gpus, beside = gpus * kMiB;
           EXPECT_LE(bytes.host(), host);
           EXPECT_GE(bytes.host() + bytes.host() / 100 + beside, host);
         }
@@ -102,23 +98,22 @@ TEST(PlannedRun, TakesLongBlocksAsThePlannerCountsThem) {
           SCOPED_TRACE(fmt::format("gpus {} share {} exchange {} length {}", gpus, share,
                                    static_cast<int>(exchange), chunk_numel));
           const Planned plan = planned(gpus, ComputeType::kBf16, share, exchange, chunk_numel);
-          const Result<RunPlan> run = plan.run();
-          ASSERT_TRUE(run.ok()) << run.status().message();
+          const RunPlan run = must(plan.run());
           const planner::Plan& of = plan.step.plan;
-          EXPECT_EQ(run->chunks.n_gpu_chunks, of.placement.gpu);
-          EXPECT_EQ(run->chunks.n_chunks, of.n_chunks);
-          EXPECT_EQ(run->rcache_blocks, of.chosen.rcache_blocks);
-          EXPECT_EQ(run->long_blocks, of.chosen.long_blocks);
-          EXPECT_EQ(run->long_numel, of.long_numel);
+          EXPECT_EQ(run.chunks.n_gpu_chunks, of.placement.gpu);
+          EXPECT_EQ(run.chunks.n_chunks, of.n_chunks);
+          EXPECT_EQ(run.rcache_blocks, of.chosen.rcache_blocks);
+          EXPECT_EQ(run.long_blocks, of.chosen.long_blocks);
+          EXPECT_EQ(run.long_numel, of.long_numel);
           if (gpus > 1 || share < 1) {
-            EXPECT_GT(run->long_blocks, 0u);
-            EXPECT_GT(run->long_numel, chunk_numel);
+            EXPECT_GT(run.long_blocks, 0u);
+            EXPECT_GT(run.long_numel, chunk_numel);
           }
-          EXPECT_EQ(run->device_bytes(),
+          EXPECT_EQ(run.device_bytes(),
                     of.bytes.gpu_rcache + of.bytes.gpu_grad_blocks + of.bytes.gpu_states);
           // Every parameter lies where elixird takes it.
-          const auto table = shm::decode_table(shm::encode_table(run->chunks.places), run->shape);
-          EXPECT_TRUE(table.ok()) << table.status().message();
+          const auto table =
+              must(shm::decode_table(shm::encode_table(run.chunks.places), run.shape));
         }
       }
     }
@@ -151,27 +146,24 @@ TEST(PlannedRun, TakesThePlansStrideWhereTheOneAskedForCannotBe) {
     const Planned plan = planned(1, ComputeType::kBf16, share, Exchange::kHost, 0, kFar);
     EXPECT_EQ(plan.step.plan.chosen.stride, 0u);
     EXPECT_EQ(plan.step.plan.swing.why, planner::SwingFound::Why::kNoChunk);
-    const Result<RunPlan> run = plan.run({.layout = {.swing_stride = kFar}});
-    ASSERT_TRUE(run.ok()) << run.status().message();
-    EXPECT_EQ(run->shape.n_swing_chunks, 0u);
+    const RunPlan run = must(plan.run({.layout = {.swing_stride = kFar}}));
+    EXPECT_EQ(run.shape.n_swing_chunks, 0u);
   }
   const Planned swings = planned(1, ComputeType::kBf16, 0, Exchange::kHost, 0, 2);
   EXPECT_TRUE(swings.run({.layout = {.swing_stride = 2}}).ok());
   EXPECT_FALSE(swings.run({.layout = {.swing_stride = 3}}).ok());
   // Without a plan it swings nothing, as well.
-  const Result<RunPlan> alone =
-      make_run_plan(swings.sizes(), {.layout = {.swing_stride = kFar}}, swings.environment);
-  ASSERT_TRUE(alone.ok()) << alone.status().message();
-  EXPECT_EQ(alone->shape.n_swing_chunks, 0u);
+  const RunPlan alone =
+      must(make_run_plan(swings.sizes(), {.layout = {.swing_stride = kFar}}, swings.environment));
+  EXPECT_EQ(alone.shape.n_swing_chunks, 0u);
 }
 
 TEST(PlannedRun, TakesThePlansLongBlocksWhateverWasAskedFor) {
   for (const uint64_t chunk_numel : {0, 4096}) {  // without long parameters, and with
     const Planned plan = planned(1, ComputeType::kBf16, 0, Exchange::kHost, chunk_numel);
     for (const uint32_t asked : {1u, 2u, 1000u}) {
-      const Result<RunPlan> run = plan.run({.layout = {.long_blocks = asked}});
-      ASSERT_TRUE(run.ok()) << run.status().message();
-      EXPECT_EQ(run->long_blocks, plan.step.plan.chosen.long_blocks);
+      const RunPlan run = must(plan.run({.layout = {.long_blocks = asked}}));
+      EXPECT_EQ(run.long_blocks, plan.step.plan.chosen.long_blocks);
     }
   }
 }

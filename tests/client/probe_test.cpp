@@ -4,8 +4,6 @@
 #include "client/probe/probe.h"
 
 #include <ATen/Parallel.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <stdlib.h>
 
 #include <algorithm>
@@ -17,15 +15,10 @@
 #include "client/probe/device_rates.h"
 #include "client/probe/inplace.h"
 #include "client/probe/links.h"
+#include "tests/support/matchers.h"
 
 namespace elixir::probe {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::Contains;
-using ::testing::Ge;
-using ::testing::HasSubstr;
-using ::testing::Le;
 
 // Other programs take their share of a machine between one measurement and the next.
 auto about(double plain) { return AllOf(Ge(plain / 4), Le(plain * 4)); }
@@ -71,9 +64,8 @@ TEST(MatrixFit, ARateThatDoesNotFallWithFewerTokensIsFlat) {
 // ---- memory and elixird's update ----
 
 TEST(CpuRates, AreThoseOfAPlainLoop) {
-  const Result<CpuRates> rates =
-      measure_cpu({.trainers = {1, 2, 4}, .numel = uint64_t{8} << 20, .rounds = 5});
-  ASSERT_TRUE(rates.ok()) << rates.status().message();
+  const CpuRates rates =
+      must(measure_cpu({.trainers = {1, 2, 4}, .numel = uint64_t{8} << 20, .rounds = 5}));
   std::vector<uint64_t> words(size_t{16} << 20);
   double plain = 0;
   for (int round = 0; round < 3; ++round) {
@@ -83,15 +75,15 @@ TEST(CpuRates, AreThoseOfAPlainLoop) {
     plain = std::max(plain, 1e-9 * bytes / seconds_since(begin_ns));
   }
   // One thread against all of them, of which there are few where tests run.
-  EXPECT_GE(rates->dram_gb_s, plain / 1.5);
+  EXPECT_GE(rates.dram_gb_s, plain / 1.5);
 
-  ASSERT_EQ(rates->update_gparam_s.size(), 3u);
-  for (const double rate : rates->update_gparam_s) EXPECT_GT(rate, 0);
+  ASSERT_EQ(rates.update_gparam_s.size(), 3u);
+  for (const double rate : rates.update_gparam_s) EXPECT_GT(rate, 0);
   // BF16: one gradient read; parameter, low half and both moments read and written.
-  EXPECT_LE(rates->update_gparam_s[0] * (2 + 2 * 12), 2 * rates->dram_gb_s);
-  EXPECT_GE(rates->update_gparam_s[0] * (2 + 2 * 12), rates->dram_gb_s / 4);
+  EXPECT_LE(rates.update_gparam_s[0] * (2 + 2 * 12), 2 * rates.dram_gb_s);
+  EXPECT_GE(rates.update_gparam_s[0] * (2 + 2 * 12), rates.dram_gb_s / 4);
   // Four gradients are more to read than one.
-  EXPECT_LE(rates->update_gparam_s[2], 1.3 * rates->update_gparam_s[0]);
+  EXPECT_LE(rates.update_gparam_s[2], 1.3 * rates.update_gparam_s[0]);
 }
 
 // ---- links ----
@@ -179,18 +171,16 @@ class GpuLinksTest : public ::testing::Test {
 
 TEST_F(GpuLinksTest, AreAddedUp) {
   const std::string two = with(gpu(9000) + "," + gpu(8000));
-  const Result<GpuLinks> links = ask(two);
-  ASSERT_TRUE(links.ok()) << links.status().message();
-  EXPECT_EQ(links->gpus, 2u);
-  EXPECT_EQ(links->name, "Fake 9000");
-  EXPECT_EQ(links->memory_bytes, 8000u);
-  EXPECT_DOUBLE_EQ(links->rates.h2d_gb_s, 51);
-  EXPECT_DOUBLE_EQ(links->rates.d2h_gb_s, 52);
-  EXPECT_DOUBLE_EQ(links->rates.both_gb_s, 80.5);
-  const Result<GpuLinks> first = ask(two, 1);
-  ASSERT_TRUE(first.ok());
-  EXPECT_EQ(first->memory_bytes, 9000u);
-  EXPECT_DOUBLE_EQ(first->rates.both_gb_s, 40.25);
+  const GpuLinks links = must(ask(two));
+  EXPECT_EQ(links.gpus, 2u);
+  EXPECT_EQ(links.name, "Fake 9000");
+  EXPECT_EQ(links.memory_bytes, 8000u);
+  EXPECT_DOUBLE_EQ(links.rates.h2d_gb_s, 51);
+  EXPECT_DOUBLE_EQ(links.rates.d2h_gb_s, 52);
+  EXPECT_DOUBLE_EQ(links.rates.both_gb_s, 80.5);
+  const GpuLinks first = must(ask(two, 1));
+  EXPECT_EQ(first.memory_bytes, 9000u);
+  EXPECT_DOUBLE_EQ(first.rates.both_gb_s, 40.25);
 }
 
 TEST_F(GpuLinksTest, MemoryThatCannotBePageLockedOnOneOfThemIsKnown) {

@@ -5,15 +5,12 @@
 
 #include <ATen/Functions.h>
 #include <ATen/Parallel.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/generated/variable_factories.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 #include <set>
 #include <string>
 
@@ -22,13 +19,13 @@
 #include "client/tensors/meta_init.h"
 #include "client/tensors/replace_data.h"
 #include "models/decoder.h"
+#include "tests/support/every_case.h"
+#include "tests/support/matchers.h"
 
 namespace elixir {
 namespace {
 
 using planner::ModelProfile;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 constexpr int64_t kBatch = 1, kSeq = 128;
 
@@ -39,10 +36,8 @@ struct DropGradient final : torch::autograd::PostAccumulateGradHook {
 };
 
 std::shared_ptr<Decoder> model_of(const char* name, bool checkpointed) {
-  Result<std::shared_ptr<Decoder>> model =
-      build_decoder(*planner::transformer_config(name), {.checkpoint_activations = checkpointed});
-  EXPECT_TRUE(model.ok()) << model.status().message();
-  return *model;
+  return must(
+      build_decoder(*planner::transformer_config(name), {.checkpoint_activations = checkpointed}));
 }
 
 // Long enough that a block's activations outweigh the gradient of the token embedding.
@@ -71,16 +66,14 @@ ModelProfile profile_of(const char* name, bool checkpointed, ProfileOptions opti
   const at::Tensor tokens =
       at::empty({kBatch, seq}, at::TensorOptions(at::kLong).device(at::kMeta));
   options.tokens = static_cast<uint64_t>(kBatch * seq);
-  Result<ModelProfile> profile = profile_step(
-      *model, [&](at::Device) { return model->loss(tokens, tokens); }, options);
-  EXPECT_TRUE(profile.ok()) << profile.status().message();
-  return *profile;
+  return must(profile_step(
+      *model, [&](at::Device) { return model->loss(tokens, tokens); }, options));
 }
 
 class Peak : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(Peak, IsThatOfARealStep) {
-  const bool every = std::getenv("ELIXIR_EVERY_CASE") != nullptr;
+  const bool every = every_case();
   for (const bool checkpointed : {false, true}) {
     const bool is_opt = GetParam() == std::string("opt-125m");
     if (!every && checkpointed != is_opt) continue;
@@ -120,9 +113,7 @@ TEST(Profile, TellsFusedAttentionFromTheOther) {
     if (!device.is_meta()) {
       return static_cast<double>(measure_step(model, loss, options).activation_bytes);
     }
-    const Result<ModelProfile> profile = profile_step(model, loss, options);
-    EXPECT_TRUE(profile.ok()) << profile.status().message();
-    return static_cast<double>(profile.ok() ? profile->activation_bytes : 0);
+    return static_cast<double>(must(profile_step(model, loss, options)).activation_bytes);
   };
   EXPECT_NEAR(peak(true, at::kMeta) / peak(true, at::kCPU), 1, 0.01);
   EXPECT_GT(peak(false, at::kMeta), 1.5 * peak(true, at::kMeta));
@@ -225,9 +216,7 @@ struct Unknown : torch::nn::Module {
 TEST(Profile, NamesAnOperatorThatHasNoMetaKernelAndMeasuresAStepInstead) {
   Unknown model;
   const auto loss = [&](at::Device device) { return model.loss(device); };
-  const Result<ModelProfile> refused = profile_step(model, loss, {});
-  ASSERT_FALSE(refused.ok());
-  EXPECT_THAT(refused.status().message(), HasSubstr("masked_select"));
+  EXPECT_THAT(profile_step(model, loss, {}).status().message(), HasSubstr("masked_select"));
   const ModelProfile measured = profile_or_measure(model, loss, {});
   EXPECT_TRUE(measured.measured);
   EXPECT_EQ(measured.params[0].name, "weight");

@@ -1,21 +1,16 @@
 #include "client/ranks/rank_environment.h"
 
 #include <arpa/inet.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 
 #include <cstdlib>
 
 #include "base/fd.h"
+#include "tests/support/matchers.h"
 
 namespace elixir {
 namespace {
-
-using ::testing::Contains;
-using ::testing::Not;
-using ::testing::StartsWith;
 
 Launch third_attempt() {
   Launch launch;
@@ -72,13 +67,12 @@ TEST(RankEnvironmentTest, LaunchesAndAttemptsAreJobsOfTheirOwn) {
 }
 
 TEST(FreePortTest, CanBeBound) {
-  const Result<uint16_t> port = free_port();
-  ASSERT_TRUE(port.ok());
-  EXPECT_GT(*port, 1023);
+  const uint16_t port = must(free_port());
+  EXPECT_GT(port, 1023);
   UniqueFd socket(::socket(AF_INET, SOCK_STREAM, 0));
   sockaddr_in address{};
   address.sin_family = AF_INET;
-  address.sin_port = htons(*port);
+  address.sin_port = htons(port);
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   EXPECT_EQ(::bind(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
 }

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <stdlib.h>
 
+#include <future>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "client/ranks/tcp.h"
@@ -111,14 +112,16 @@ void write_to_nobody() {
 
 TEST(WithoutSigpipeTest, HoldsForItsThreadAndThoseBegunMeanwhile) {
   std::thread later;
+  std::promise<void> guard_is_gone;
   {
     const WithoutSigpipe guard;
     write_to_nobody();
-    later = std::thread([] {
-      ::usleep(50'000);
+    later = std::thread([gone = guard_is_gone.get_future()] {
+      gone.wait();
       write_to_nobody();
     });
   }
+  guard_is_gone.set_value();
   later.join();
   EXPECT_EXIT(write_to_nobody(), ::testing::KilledBySignal(SIGPIPE), "");
 }

@@ -1,8 +1,5 @@
 // A run that is saved, and those that go on from there.
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <atomic>
 #include <optional>
 #include <string>
@@ -13,6 +10,7 @@
 #include "tests/client/saved_states.h"
 #include "tests/client/small_training.h"
 #include "tests/client/with_elixird.h"
+#include "tests/support/matchers.h"
 #include "tests/support/temporary_folder.h"
 
 namespace elixir::test {

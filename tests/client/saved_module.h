@@ -14,6 +14,7 @@
 #include "client/elixir.h"
 #include "tests/client/saved_states.h"
 #include "tests/client/torch_ways.h"
+#include "tests/support/thrown.h"
 
 namespace elixir::test {
 
@@ -78,13 +79,7 @@ inline std::vector<ParamGroup> groups_of(Mixed& model) {
 
 template <typename Call>
 std::string refusal_of(const Call& call, Code code) {
-  try {
-    call();
-  } catch (const Error& failure) {
-    EXPECT_EQ(failure.code(), code) << failure.what();
-    return failure.what();
-  }
-  return "";
+  return elixir::refusal_of(thrown(call), code);
 }
 
 }  // namespace elixir::test

@@ -2,8 +2,6 @@
 
 #include <ATen/ATen.h>
 #include <fcntl.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/adamw.h>
@@ -22,15 +20,12 @@
 #include "tests/client/small_training.h"
 #include "tests/client/torch_ways.h"
 #include "tests/client/with_elixird.h"
+#include "tests/support/matchers.h"
 #include "tests/support/patience.h"
 #include "tests/support/temporary_folder.h"
 
 namespace elixir::test {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-using ::testing::Not;
 
 class Saves : public WithElixird {
  protected:
@@ -182,9 +177,8 @@ TEST_F(Saves, OneJobWritesIntoAFolder) {
   MixedRun run(1);
   run.optimizer.save(folder_.path("first")).wait();
   const UniqueFd parent(::open(folder_.path().c_str(), O_RDONLY | O_DIRECTORY));
-  const Result<int> another = checkpoints::lock_folder(parent.get(), 0);
-  EXPECT_EQ(another.status().code(), Code::kAlreadyRunning);
-  EXPECT_THAT(another.status().message(), HasSubstr(folder_.path()));
+  expect_refused(checkpoints::lock_folder(parent.get(), 0).status(), Code::kAlreadyRunning,
+                 {folder_.path()});
   run.optimizer.save(folder_.path("second")).wait();  // the same job may
 }
 
@@ -217,7 +211,7 @@ TEST_F(Saves, OldOnesGo) {
     EXPECT_TRUE(listed.valid) << listed.why;
     left.push_back(listed.step);
   }
-  EXPECT_THAT(left, ::testing::ElementsAre(3, 5, 6));
+  EXPECT_THAT(left, ElementsAre(3, 5, 6));
 }
 
 TEST_F(Saves, AllRanksSeeWhatOneAsks) {

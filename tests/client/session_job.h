@@ -7,13 +7,14 @@
 #include "base/status.h"
 #include "client/session/session.h"
 #include "tests/daemon/daemon_process.h"
+#include "tests/support/patience.h"
 
 namespace elixir::testing {
 
 // A job of one rank and two chunks through the client library's session: for tests of how requests
 // end, and of what a session says of a failure. Every wait has this limit, for what takes
 // milliseconds.
-inline constexpr double kSessionLimitS = 15;
+inline constexpr double kSessionLimitS = test::kPatienceS;
 
 // Attached, its weights loaded.
 Result<std::unique_ptr<Session>> begin_job(const DaemonProcess& daemon, const std::string& job);

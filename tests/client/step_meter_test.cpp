@@ -2,20 +2,16 @@
 
 #include "client/step/step_meter.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <deque>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "tests/client/lazy_device.h"
+#include "tests/support/matchers.h"
 
 namespace elixir::test {
 namespace {
-
-using ::testing::ElementsAre;
 
 constexpr uint64_t kMs = 1'000'000;
 

@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <cstring>
 #include <limits>
@@ -266,12 +267,14 @@ TEST_F(Swing, LanesFillASlowLink) {
     if (outcome.swing_s < 0.95 * up_s) continue;  // begun while this thread still slept
     best = std::min(best, outcome.swing_s / (up_s + last_s));
   }
+  // cannot fail by chance: client_swing_lanes_test alone runs it, with the label timing.
   EXPECT_LT(best, kMost) << "one after another: 1.6";
 }
 
 // A device whose runner begins late, as on busy processors.
 class LateDevice final : public HostDevice {
  public:
+  // cannot fail by chance: a runner that is less late only shows less.
   void make_current() override { std::this_thread::sleep_for(std::chrono::milliseconds(300)); }
 };
 
@@ -346,16 +349,15 @@ TEST_F(SkippedSteps, InARowWaitForARunnerThatIsLate) {
   EXPECT_TRUE(status.ok()) << status.message();
 }
 
-// The limit of a wait for elixird alone does not count what the other rank takes.
-TEST_F(Swing, WhoWaitsForAnotherRanksUpdateDoesNotBlameElixird) {
-  constexpr double kLimitS = 2;
+// Two ranks, the second one later than rank 0 waits for elixird alone; what their waits end with.
+std::array<Status, 2> wait_for_a_late_rank(double limit_s) {
   const Case of{.type = ComputeType::kFp32, .ranks = 2};
   const FakeModel model = of.model();
-  Status waited[2];
+  std::array<Status, 2> waited;
   run_threads(2, [&](uint32_t rank) {
     HostDevice device;
     SessionOptions options;
-    options.job = "late-rank";
+    options.job = fmt::format("late-rank-{}", limit_s);
     options.rank = options.local_rank = rank;
     options.local_ranks = 2;
     options.start_daemon = false;
@@ -368,18 +370,28 @@ TEST_F(Swing, WhoWaitsForAnotherRanksUpdateDoesNotBlameElixird) {
       ASSERT_TRUE((*session)->load_chunk(chunk, values[chunk].data()).ok());
     }
     ASSERT_TRUE((*session)->await_loaded().ok());
-    if (rank == 0) (*session)->set_request_timeout_s(kLimitS);
+    if (rank == 0) (*session)->set_request_timeout_s(limit_s);
     for (uint32_t i = 0; i < model.places.size(); ++i) (*session)->say_gradient(1, i, 0);
     ASSERT_TRUE(publish(**session, model, 1, 1, 1).ok());
     ASSERT_TRUE((*session)->post_step(of.record(1)).ok());
-    if (rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(4500));
+    // cannot fail by chance: the rank may be as late as it likes.
+    if (rank == 1) std::this_thread::sleep_for(std::chrono::duration<double>(2.25 * limit_s));
     runner.post(1);
-    ASSERT_TRUE((*session)->wait_committed(1).ok());
-    waited[rank] = (*session)->wait_param(model.shape.n_chunks - 1, 1);
+    waited[rank] = (*session)->wait_committed(1).status();
+    if (waited[rank].ok()) waited[rank] = (*session)->wait_param(model.shape.n_chunks - 1, 1);
     if (waited[rank].ok()) waited[rank] = (*session)->wait_finished(1);
-    EXPECT_TRUE((*session)->await_loaded().ok());
+    (*session)->set_request_timeout_s(kPatienceS);
+    EXPECT_TRUE((*session)->wait_finished(1).ok() && (*session)->await_loaded().ok());
   });
-  for (const Status& status : waited) EXPECT_TRUE(status.ok()) << status.message();
+  return waited;
+}
+
+// The limit of a wait for elixird alone does not count what the other rank takes.
+TEST_F(Swing, WhoWaitsForAnotherRanksUpdateDoesNotBlameElixird) {
+  EXPECT_TRUE(widen(0.3, [](double limit_s) {  // elixird itself may be late on a busy machine
+    const auto [first, second] = wait_for_a_late_rank(limit_s);
+    return first.ok() && second.ok();
+  }));
 }
 
 }  // namespace

@@ -1,8 +1,6 @@
 // What swing chunks cost and gain in time, over an emulated link: against the planner's simulation,
 // against its choice, and what a gather waits for them. It measures time.
 
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <cstdlib>
 #include <limits>
@@ -13,6 +11,7 @@
 #include "planner/simulate/simulate.h"
 #include "tests/client/paced_trainer.h"
 #include "tests/client/with_elixird.h"
+#include "tests/support/matchers.h"
 
 namespace elixir::test {
 namespace {
@@ -44,12 +43,11 @@ TEST_F(SwingTimes, StepsAreAsLongAsSimulatedOnes) {
       for (int attempt = 0; attempt < kAttempts && best > kClose; ++attempt) {
         const PacedSteps measured = train_paced(of);
         ASSERT_EQ(measured.wrong, "");
-        const auto times = planner::simulate_step(step_model_of(of, measured));
-        ASSERT_TRUE(times.ok()) << times.status().message();
-        const double off = std::abs(times->step_s / measured.step_s - 1);
+        const auto times = must(planner::simulate_step(step_model_of(of, measured)));
+        const double off = std::abs(times.step_s / measured.step_s - 1);
         if (off >= best) continue;
         best = off;
-        simulated_s = times->step_s;
+        simulated_s = times.step_s;
         measured_s = measured.step_s;
       }
       fmt::print("{} GB/s, every {}th: simulated {:.1f} ms, measured {:.1f} ms ({:+.1f} %)\n", gb_s,

@@ -1,31 +1,23 @@
 #include "client/ranks/tcp.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
 
 #include "client/ranks/member.h"
-#include "tests/support/outcomes.h"
+#include "tests/support/matchers.h"
 
 namespace elixir {
 namespace {
 
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-
 TEST(TcpTest, ConnectsToWhatListens) {
-  const Result<UniqueFd> listener = listen_tcp("127.0.0.1");
-  ASSERT_TRUE(listener.ok()) << listener.status().message();
-  const Result<uint16_t> port = port_of(listener->get());
-  ASSERT_TRUE(port.ok());
-  const Result<UniqueFd> socket = connect_tcp("localhost", *port, 60, "a test", "");
-  ASSERT_TRUE(socket.ok()) << socket.status().message();
-  ASSERT_TRUE(set_lost_after(socket->get(), 20).ok());
+  const UniqueFd listener = must(listen_tcp("127.0.0.1"));
+  const uint16_t port = must(port_of(listener.get()));
+  const UniqueFd socket = must(connect_tcp("localhost", port, 60, "a test", ""));
+  ASSERT_TRUE(set_lost_after(socket.get(), 20).ok());
   unsigned limit_ms = 0;
   socklen_t length = sizeof limit_ms;
-  ::getsockopt(socket->get(), IPPROTO_TCP, TCP_USER_TIMEOUT, &limit_ms, &length);
+  ::getsockopt(socket.get(), IPPROTO_TCP, TCP_USER_TIMEOUT, &limit_ms, &length);
   EXPECT_EQ(limit_ms, 20000u);
 }
 
@@ -36,7 +28,7 @@ TEST(TcpTest, WhatCannotBeReachedIsNamedWithCauseAndRemedy) {
     port = *port_of(listener->get());
   }
   const Status refused = connect_tcp("127.0.0.1", port, 0.3, "rank 0", "start it").status();
-  test::expect_refused(
+  expect_refused(
       refused, Code::kUnavailable,
       {"rank 0 at 127.0.0.1:" + std::to_string(port), "within 0", "refused", "start it"});
   const Status unknown = connect_tcp("no.such.host.invalid", 1, 0.1, "rank 0", "").status();
@@ -58,13 +50,12 @@ TEST(TcpTest, AddressesOfThisMachine) {
 
 TEST(MemberTest, ComesBackAndRubbishIsRefused) {
   const Member member{3, 77, "node-b", "GPU-1234"};
-  const Result<Member> back = decode_member(encode_member(member));
-  ASSERT_TRUE(back.ok());
-  EXPECT_EQ(back->rank, 3u);
-  EXPECT_EQ(back->pid, 77u);
-  EXPECT_EQ(back->host, "node-b");
-  EXPECT_EQ(back->gpu_uuid, "GPU-1234");
-  EXPECT_EQ(back->name(), "rank 3 (pid 77 on node-b)");
+  const Member back = must(decode_member(encode_member(member)));
+  EXPECT_EQ(back.rank, 3u);
+  EXPECT_EQ(back.pid, 77u);
+  EXPECT_EQ(back.host, "node-b");
+  EXPECT_EQ(back.gpu_uuid, "GPU-1234");
+  EXPECT_EQ(back.name(), "rank 3 (pid 77 on node-b)");
   for (const std::string& bad : {std::string(), std::string("1\t2\t3"), std::string("x\t2\th\tg"),
                                  std::string("1\t-2\th\tg"), std::string("1\t2\th\tg\ty"),
                                  "1\t2\th\t" + std::string(2000, 'g')}) {
@@ -81,9 +72,8 @@ TEST(MemberTest, TwoRanksOnOneGpuAreRefusedByName) {
   EXPECT_TRUE(refuse_shared_gpus(members).ok());
   members[2].gpu_uuid = "GPU-2";  // another host name, as in two containers of one machine
   const Status status = refuse_shared_gpus(members);
-  test::expect_refused(
-      status, Code::kInvalidArgument,
-      {"rank 1 (pid 11 on a)", "rank 2 (pid 12 on b)", "GPU-2", "--exchange host"});
+  expect_refused(status, Code::kInvalidArgument,
+                 {"rank 1 (pid 11 on a)", "rank 2 (pid 12 on b)", "GPU-2", "--exchange host"});
 }
 
 }  // namespace

@@ -4,7 +4,6 @@
 
 #include <ATen/ATen.h>
 #include <ATen/autocast_mode.h>
-#include <gmock/gmock.h>
 #include <torch/autograd.h>
 #include <torch/nn/modules.h>
 
@@ -12,6 +11,7 @@
 #include <set>
 
 #include "tests/client/torch_ways.h"
+#include "tests/support/matchers.h"
 
 namespace elixir::test {
 namespace {
@@ -216,7 +216,7 @@ TEST_P(TorchCheckpoint, AStepBetweenARegionAndItsBackwardIsRefusedAsTorchDoes) {
       loss.backward();
       ADD_FAILURE() << "no error";
     } catch (const std::exception& failure) {
-      EXPECT_THAT(failure.what(), ::testing::HasSubstr("modified by an inplace operation"));
+      EXPECT_THAT(failure.what(), HasSubstr("modified by an inplace operation"));
     }
     kRegionSteps(net, t);
   });

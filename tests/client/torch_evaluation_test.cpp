@@ -4,7 +4,6 @@
 
 #include <ATen/ATen.h>
 #include <c10/core/InferenceMode.h>
-#include <gmock/gmock.h>
 #include <torch/nn/modules.h>
 
 #include <atomic>
@@ -16,12 +15,11 @@
 
 #include "tests/client/small_training.h"
 #include "tests/client/torch_ways.h"
+#include "tests/support/matchers.h"
 
 namespace elixir::test {
 namespace {
 
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 using torch::nn::Module;
 
 class TorchEvaluation : public InEveryMode {};

@@ -2,7 +2,6 @@
 // that do not all do the same. The rows of docs/training.md name these tests.
 
 #include <ATen/ATen.h>
-#include <gmock/gmock.h>
 #include <torch/autograd.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/function_hook.h>
@@ -18,6 +17,7 @@
 #include <vector>
 
 #include "tests/client/torch_ways.h"
+#include "tests/support/matchers.h"
 
 namespace elixir::test {
 namespace {
@@ -213,11 +213,10 @@ TEST_P(TorchGrad, AGradientThatAnErrorLostIsMissed) {
   like_torch({.build = build}, [](Module& net, Trainer& t) {
     plain_step(net, t, 0);
     if (t.elixir()) {
-      const auto lost = ::testing::HasSubstr("a gradient of step 2 was lost");
+      const auto lost = HasSubstr("a gradient of step 2 was lost");
       t.zero_grad();
       spoils = true;
-      EXPECT_THAT(message_of([&] { net_loss(net, 50, t).backward(); }),
-                  ::testing::HasSubstr("'0.weight'"));
+      EXPECT_THAT(message_of([&] { net_loss(net, 50, t).backward(); }), HasSubstr("'0.weight'"));
       spoils = false;
       EXPECT_THAT(message_of([&] { t.step(); }), lost);
       EXPECT_THAT(message_of([&] { net_loss(net, 51, t).backward(); }), lost);
@@ -259,7 +258,7 @@ TEST_P(TorchGrad, AStepInsideGatheredLosesNoGradient) {
     parameter(net, "0.bias").mutable_grad() = wave({16}, 3, t.dtype);
     if (t.elixir()) {
       const Gathered held = gathered({parameter(net, "0.weight")});
-      EXPECT_THAT(message_of([&] { t.step(); }), ::testing::HasSubstr("end its scope first"));
+      EXPECT_THAT(message_of([&] { t.step(); }), HasSubstr("end its scope first"));
     }
     t.step();
   });

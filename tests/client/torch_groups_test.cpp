@@ -3,7 +3,6 @@
 // docs/training.md name these tests.
 
 #include <ATen/ATen.h>
-#include <gmock/gmock.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>
 #include <torch/optim/schedulers/step_lr.h>
@@ -15,12 +14,11 @@
 
 #include "tests/client/small_training.h"
 #include "tests/client/torch_ways.h"
+#include "tests/support/matchers.h"
 
 namespace elixir::test {
 namespace {
 
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 using torch::nn::Module;
 
 class TorchGroups : public InEveryMode {};

@@ -2,7 +2,6 @@
 // an error that names the remedy. The rows of docs/training.md name these tests.
 
 #include <ATen/ATen.h>
-#include <gmock/gmock.h>
 #include <torch/autograd.h>
 #include <torch/nn/modules.h>
 #include <torch/optim/adamw.h>
@@ -18,12 +17,11 @@
 
 #include "tests/client/small_training.h"
 #include "tests/client/torch_ways.h"
+#include "tests/support/matchers.h"
 
 namespace elixir::test {
 namespace {
 
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 using torch::nn::Module;
 
 class TorchInterface : public InEveryMode {};

@@ -9,10 +9,8 @@
 #include <torch/nn/modules.h>
 #include <torch/serialize.h>
 
-#include <functional>
 #include <memory>
 #include <sstream>
-#include <string>
 #include <vector>
 
 #include "tests/client/torch_ways.h"

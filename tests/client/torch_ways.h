@@ -8,7 +8,6 @@
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 
-#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <string>
@@ -16,6 +15,7 @@
 
 #include "client/elixir.h"
 #include "tests/client/with_elixird.h"
+#include "tests/support/every_case.h"
 
 namespace elixir::test {
 
@@ -92,9 +92,6 @@ void expect_error(const Mode& mode, const std::vector<std::string>& texts, const
 
 // `program` runs through Elixir alone, and checks what it has to.
 void run_elixir(const Mode& mode, const Settings& settings, const Program& program);
-
-// What takes long and says what other modes say is for ELIXIR_EVERY_CASE=1: ranks that connect.
-inline bool every_case() { return std::getenv("ELIXIR_EVERY_CASE") != nullptr; }
 
 // Tests of which each is run in every mode:
 //   class TorchModules : public InEveryMode {};

@@ -2,8 +2,6 @@
 
 #include "client/trace/trace_writer.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -17,7 +15,7 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "tests/support/outcomes.h"
+#include "tests/support/matchers.h"
 
 namespace elixir {
 namespace {
@@ -34,10 +32,7 @@ class TraceWriterTest : public ::testing::Test {
   ~TraceWriterTest() override { std::filesystem::remove_all(folder_); }
 
   std::unique_ptr<TraceWriter> open(uint32_t rank = 3, int64_t elixird_pid = 77) {
-    Result<std::unique_ptr<TraceWriter>> writer =
-        TraceWriter::open({.path = path_, .rank = rank, .elixird_pid = elixird_pid});
-    EXPECT_TRUE(writer.ok()) << writer.status().message();
-    return std::move(*writer);
+    return must(TraceWriter::open({.path = path_, .rank = rank, .elixird_pid = elixird_pid}));
   }
   json read() const { return json::parse(std::ifstream(path_)); }
   // The complete events.
@@ -76,11 +71,11 @@ TEST_F(TraceWriterTest, AnEmptyTraceIsValidAndNamesItsRows) {
     EXPECT_TRUE(row.first == ::getpid() || row.first == 77) << row.first;
   }
   EXPECT_THAT(of_trainer,
-              ::testing::UnorderedElementsAre(
-                  "process_name: trainer, rank 3", "thread_name: compute", "thread_name: gather",
-                  "thread_name: reduce", "thread_name: D2H", "thread_name: H2D"));
-  EXPECT_THAT(of_elixird, ::testing::UnorderedElementsAre("process_name: elixird",
-                                                          "thread_name: update, rank 3"));
+              UnorderedElementsAre("process_name: trainer, rank 3", "thread_name: compute",
+                                   "thread_name: gather", "thread_name: reduce", "thread_name: D2H",
+                                   "thread_name: H2D"));
+  EXPECT_THAT(of_elixird,
+              UnorderedElementsAre("process_name: elixird", "thread_name: update, rank 3"));
 }
 
 TEST_F(TraceWriterTest, EventsLieOnTheUnixEpochsClockInTheirRows) {
@@ -98,7 +93,8 @@ TEST_F(TraceWriterTest, EventsLieOnTheUnixEpochsClockInTheirRows) {
   const auto base_ns = trace.at("baseTimeNanoseconds").get<int64_t>();
   EXPECT_EQ(base_ns % (int64_t{7'889'238} * 1'000'000'000), 0);  // as torch's profiler
   const double ts = found[0].at("ts");
-  EXPECT_NEAR(ts, static_cast<double>(begin_epoch_ns - base_ns) * 1e-3, 50e3);
+  constexpr double kBetweenUs = 10e6;  // the two clocks' readings, where this thread was held up
+  EXPECT_NEAR(ts, static_cast<double>(begin_epoch_ns - base_ns) * 1e-3, kBetweenUs);
   EXPECT_NEAR(found[1].at("ts").get<double>() - ts, 1000, 0.01);
   EXPECT_EQ(found[0].at("dur"), 5000.001);
   EXPECT_EQ(found[1].at("dur"), 1000.5);
@@ -199,8 +195,8 @@ TEST_F(TraceWriterTest, IsClosedWhenItEndsAndWritesNothingAfterwards) {
 
 TEST_F(TraceWriterTest, AFileThatCannotBeOpenedIsNamedWithTheCause) {
   const Status status = TraceWriter::open({.path = folder_ + "/missing/trace.json"}).status();
-  test::expect_refused(status, Code::kInvalidArgument,
-                       {folder_ + "/missing/trace.json", "No such file or directory"});
+  expect_refused(status, Code::kInvalidArgument,
+                 {folder_ + "/missing/trace.json", "No such file or directory"});
 }
 
 TEST_F(TraceWriterTest, AFullDiskIsSaidWhenItIsClosed) {
@@ -210,7 +206,7 @@ TEST_F(TraceWriterTest, AFullDiskIsSaidWhenItIsClosed) {
   for (int i = 0; i < 5000; ++i) writer->span(TraceRow::kCompute, "operator", i, i + 1);
   for (int i = 0; i < 2; ++i) {
     const Status status = writer->close();
-    test::expect_refused(status, Code::kInvalidArgument, {"/dev/full: No space left on device"});
+    expect_refused(status, Code::kInvalidArgument, {"/dev/full: No space left on device"});
   }
 }
 

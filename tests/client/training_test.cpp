@@ -3,8 +3,6 @@
 
 #include <ATen/ATen.h>
 #include <c10/core/StorageImpl.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <torch/nn/modules/linear.h>
 
 #include <algorithm>
@@ -15,15 +13,10 @@
 #include "tests/client/lazy_device.h"
 #include "tests/client/small_training.h"
 #include "tests/client/with_elixird.h"
+#include "tests/support/matchers.h"
 
 namespace elixir::test {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::Ge;
-using ::testing::Gt;
-using ::testing::HasSubstr;
-using ::testing::Le;
 
 constexpr uint64_t kLayerBytes = kLayerNumel * sizeof(float);
 

@@ -2,7 +2,6 @@
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
-#include <gmock/gmock.h>
 #include <xxhash.h>
 
 #include <map>
@@ -18,14 +17,12 @@
 #include "tests/client/with_elixird.h"
 #include "tests/models/built.h"
 #include "tests/models/tiny_gpt2.h"
+#include "tests/support/matchers.h"
 
 namespace elixir::test {
 namespace {
 
 using ::testing::_;
-using ::testing::Each;
-using ::testing::HasSubstr;
-using ::testing::Pair;
 
 const planner::TransformerConfig kTiny = tiny_gpt2_config({.vocabulary = 300, .layers = 4});
 

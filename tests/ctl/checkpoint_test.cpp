@@ -1,8 +1,5 @@
 // elixirctl checkpoint list, verify and estimate, as a program, on folders as elixird writes them.
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -10,13 +7,12 @@
 #include "checkpoint/listing.h"
 #include "tests/checkpoint/small_checkpoint.h"
 #include "tests/ctl/run_program.h"
+#include "tests/support/matchers.h"
 
 namespace elixir::ctl {
 namespace {
 
 using nlohmann::json;
-using ::testing::HasSubstr;
-using ::testing::Not;
 
 constexpr char kModelFile[] = "model-00001-of-00002.safetensors";
 constexpr char kOptimizerFile[] = "optimizer/optimizer-00001-of-00001.safetensors";

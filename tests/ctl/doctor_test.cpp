@@ -3,8 +3,6 @@
 
 #include "ctl/doctor.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <stdlib.h>
 
 #include <nlohmann/json.hpp>
@@ -12,13 +10,11 @@
 #include "shm/runtime_folder.h"
 #include "tests/ctl/fake_daemon.h"
 #include "tests/ctl/run_program.h"
+#include "tests/support/matchers.h"
 
 namespace elixir::ctl {
 namespace {
 
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-using ::testing::Not;
 using Json = nlohmann::json;
 
 constexpr char kGoodProbe[] = R"({"driver": "13.1", "runtime": "13.0", "nccl": "2.28.9",

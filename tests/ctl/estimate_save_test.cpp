@@ -1,17 +1,12 @@
 // What elixirctl checkpoint estimate computes.
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <nlohmann/json.hpp>
 
 #include "ctl/checkpoint_estimate.h"
+#include "tests/support/matchers.h"
 
 namespace elixir::ctl {
 namespace {
-
-using ::testing::HasSubstr;
-using ::testing::Not;
 
 constexpr uint64_t kBillion = 1'000'000'000;
 

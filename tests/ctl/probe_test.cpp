@@ -1,24 +1,19 @@
 // elixirctl probe with a fake elixir-probe beside it; doctor's finding on what was kept.
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "ctl/doctor.h"
-#include "ctl/machine_text.h"
 #include "tests/ctl/run_program.h"
 #include "tests/planner/machines.h"
+#include "tests/support/matchers.h"
 
 namespace elixir::ctl {
 namespace {
 
 namespace fs = std::filesystem;
 using planner::testing::some_probe;
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 
 // ---- doctor ----
 

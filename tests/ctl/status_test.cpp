@@ -1,7 +1,5 @@
 // The status client, its text, and elixirctl as a program, against a ROUTER in this process.
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <signal.h>
 
 #include <fstream>
@@ -12,14 +10,11 @@
 #include "shm/runtime_folder.h"
 #include "tests/ctl/fake_daemon.h"
 #include "tests/ctl/run_program.h"
-#include "tests/support/outcomes.h"
+#include "tests/support/matchers.h"
 #include "tests/support/patience.h"
 
 namespace elixir::ctl {
 namespace {
-
-using ::testing::HasSubstr;
-using ::testing::Not;
 
 constexpr char kAnswer[] = R"({
   "daemon": {"pid": 4242, "version": "0.1.0", "uptime_s": 3725.5, "threads_by_node": {"0": 4, "1": 3},
@@ -61,14 +56,14 @@ TEST_F(StatusTest, TheAnswerArrivesAsItWasSent) {
   const FakeDaemon daemon(folder_.status_endpoint(), {kAnswer});
   const StatusClient client(folder_.status_endpoint());
   for (int i = 0; i < 3; ++i) {
-    const std::string answer = test::must(client.request());
+    const std::string answer = must(client.request());
     EXPECT_EQ(answer, kAnswer);
   }
 }
 
 TEST_F(StatusTest, NobodyIsToldAtOnceWithARemedy) {
-  test::expect_refused(StatusClient(folder_.status_endpoint()).request().status(),
-                       Code::kUnavailable, {"elixir-run"});
+  expect_refused(StatusClient(folder_.status_endpoint()).request().status(), Code::kUnavailable,
+                 {"elixir-run"});
 }
 
 TEST_F(StatusTest, ASilentDaemonIsADeadlineNotAHang) {
@@ -204,10 +199,10 @@ TEST_F(StatusTest, TheProgramsExitCodes) {
 TEST_F(StatusTest, WatchSurvivesADaemonThatComesAndGoes) {
   const std::string path = temporary_.write("output", "");
   const UniqueFd file(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
-  const pid_t watcher = test::must(spawn({.argv = {ELIXIRCTL, "status", "--watch", "--json"},
-                                          .extra_environment = environment_,
-                                          .stdout_fd = file.get(),
-                                          .stderr_fd = file.get()}));
+  const pid_t watcher = must(spawn({.argv = {ELIXIRCTL, "status", "--watch", "--json"},
+                                    .extra_environment = environment_,
+                                    .stdout_fd = file.get(),
+                                    .stderr_fd = file.get()}));
   const auto says = [&](const std::string& text) {
     return test::eventually([&] {
       std::ifstream output(path);

@@ -61,7 +61,7 @@ TEST_F(BackgroundThreads, NoMoreAreStartedThanMayBeNorWhileOneIsIdle) {
   std::mutex mutex;
   std::vector<std::thread::id> seen;
   int over = 0;
-  Background background({.threads = 1, .most_threads = 2}, done_.get());
+  Background background({.threads = 1, .most_threads = 4}, done_.get());
   for (int i = 0; i < 10; ++i) {
     background.start(
         [&] {
@@ -69,18 +69,19 @@ TEST_F(BackgroundThreads, NoMoreAreStartedThanMayBeNorWhileOneIsIdle) {
           seen.push_back(std::this_thread::get_id());
         },
         [&over] { ++over; });
+    // It lets go of the lock, and so tells, only once it counts as idle.
     EXPECT_TRUE(finish(background, over, i + 1));
-    // It has told before it waits for the next one.
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
   std::sort(seen.begin(), seen.end());
+  // A second one where the first had not begun when its task came.
   EXPECT_LE(std::unique(seen.begin(), seen.end()) - seen.begin(), 2);
-  start_hanging(background, 5);
-  EXPECT_TRUE(test::eventually([&] { return hanging_ == 2; }));
+  start_hanging(background, 6);
+  EXPECT_TRUE(test::eventually([&] { return hanging_ == 4; }));
+  // cannot fail by chance: there are four threads, and the gate is closed.
   std::this_thread::sleep_for(std::chrono::milliseconds(50));
-  EXPECT_EQ(hanging_, 2);
+  EXPECT_EQ(hanging_, 4);
   gate_.set_value();
-  EXPECT_TRUE(finish(background, hung_, 5));
+  EXPECT_TRUE(finish(background, hung_, 6));
 }
 
 }  // namespace

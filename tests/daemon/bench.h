@@ -1,13 +1,12 @@
 #pragma once
 
-#include <gtest/gtest.h>
-
 #include <cstring>
 #include <memory>
 #include <vector>
 
 #include "daemon/job_work.h"
 #include "tests/daemon/fake_job.h"
+#include "tests/support/matchers.h"
 
 namespace elixir::testing {
 
@@ -37,9 +36,8 @@ struct Bench {
     options.thread_limits = given.thread_limits;
     std::vector<uint32_t> group_of_rank, shards;
     for (uint32_t rank = 0; rank < ranks; ++rank) {
-      auto made = daemon::SessionMemory::create({model.shape, 1, rank, -1});
-      EXPECT_TRUE(made.ok());
-      memory.push_back(std::make_unique<daemon::SessionMemory>(std::move(*made)));
+      memory.push_back(std::make_unique<daemon::SessionMemory>(
+          must(daemon::SessionMemory::create({model.shape, 1, rank, -1}))));
       options.ranks.push_back({memory.back().get(), rank});
       shards.push_back(rank);
       const uint32_t group = rank % n_groups;

@@ -1,11 +1,9 @@
 #include "daemon/config.h"
 
-#include <gtest/gtest.h>
-
 #include <CLI/CLI.hpp>
 
 #include "client/session/session.h"
-#include "tests/support/outcomes.h"
+#include "tests/support/matchers.h"
 #include "tests/support/temporary_folder.h"
 
 namespace elixir::daemon {
@@ -52,7 +50,7 @@ TEST(Config, UnknownKeyNamesTheNearest) {
   const TemporaryFolder folder;
   Config config;
   const Status status = apply_toml(folder.write("a.toml", "\nworker = 3\n"), &config);
-  test::expect_refused(status, Code::kInvalidArgument, {"a.toml:2", "did you mean '--workers'"});
+  expect_refused(status, Code::kInvalidArgument, {"a.toml:2", "did you mean '--workers'"});
   EXPECT_EQ(read({"--config", folder.path() + "/a.toml"}, &config), 2);
 }
 
@@ -85,13 +83,11 @@ TEST(Config, SlicesOfAUserAreNotTooSmall) {
   Config config;
   ::testing::internal::CaptureStderr();
   EXPECT_EQ(read({"--slice-numel", "4095"}, &config), 2);
-  const std::string text = ::testing::internal::GetCapturedStderr();
-  EXPECT_NE(text.find("slice_numel is 4095; 4096 to 1073741824 are possible: leave it out for "
-                      "65536"),
-            std::string::npos)
-      << text;
-  test::expect_refused(apply_toml(folder.write("a.toml", "slice_numel = 1"), &config),
-                       Code::kInvalidArgument, {"a.toml:1: ", "slice_numel is 1; 4096 to"});
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              HasSubstr("slice_numel is 4095; 4096 to 1073741824 are possible: leave it out for "
+                        "65536"));
+  expect_refused(apply_toml(folder.write("a.toml", "slice_numel = 1"), &config),
+                 Code::kInvalidArgument, {"a.toml:1: ", "slice_numel is 1; 4096 to"});
   EXPECT_EQ(read({"--slice-numel", "4096"}, &config), -1);
   EXPECT_EQ(config.slice_numel, 4096u);
   EXPECT_EQ(read({"--test-slice-numel", "64"}, &config), -1);

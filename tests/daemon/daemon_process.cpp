@@ -12,7 +12,6 @@
 #include <sstream>
 
 #include "base/check.h"
-#include "base/clock.h"
 #include "base/fd.h"
 #include "base/subprocess.h"
 #include "shm/find_daemon.h"
@@ -47,11 +46,9 @@ DaemonProcess::DaemonProcess(std::vector<std::string> arguments, const std::stri
   const Result<pid_t> child = spawn(options);
   ELIXIR_CHECK(child.ok(), "{}", child.status().message());
   pid_ = *child;
-  const int64_t start_ns = monotonic_ns();
-  while (running() && log().find("event=listening") == std::string::npos) {
-    ELIXIR_CHECK(seconds_since(start_ns) < 60, "elixird does not listen: {}", log());
-    ::usleep(2000);
-  }
+  const bool listens = becomes_true(
+      [this] { return !running() || log().find("event=listening") != std::string::npos; });
+  ELIXIR_CHECK(listens, "elixird does not listen: {}", log());
 }
 
 DaemonProcess::~DaemonProcess() {
@@ -66,18 +63,15 @@ void DaemonProcess::signal(int number) const { ::kill(pid_, number); }
 
 bool DaemonProcess::running() { return wait(0) < 0; }
 
-int DaemonProcess::wait(int timeout_ms) {
-  const int64_t start_ns = monotonic_ns();
-  while (exit_code_ < 0) {
+int DaemonProcess::wait(double limit_s) {
+  const auto ended = [this] {
     int state = 0;
-    if (::waitpid(pid_, &state, WNOHANG) == pid_) {
+    if (exit_code_ < 0 && ::waitpid(pid_, &state, WNOHANG) == pid_) {
       exit_code_ = WIFEXITED(state) ? WEXITSTATUS(state) : 128 + WTERMSIG(state);
-    } else if (seconds_since(start_ns) * 1000 >= timeout_ms) {
-      return -1;
-    } else {
-      ::usleep(2000);
     }
-  }
+    return exit_code_ >= 0;
+  };
+  test::eventually(ended, limit_s);
   return exit_code_;
 }
 

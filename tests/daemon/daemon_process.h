@@ -3,12 +3,12 @@
 #include <sys/types.h>
 
 #include <functional>
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "base/status.h"
 #include "shm/runtime_folder.h"
+#include "tests/support/patience.h"
 #include "tests/support/temporary_folder.h"
 
 namespace elixir::testing {
@@ -30,8 +30,8 @@ class DaemonProcess {
   pid_t pid() const { return pid_; }
   void signal(int number) const;
   bool running();
-  // The exit code (128 + signal when killed); -1 when it still runs after `timeout_ms`.
-  int wait(int timeout_ms = 20000);
+  // The exit code (128 + signal when killed); -1 when it still runs after `limit_s`.
+  int wait(double limit_s = test::kPatienceS);
   // What it has written so far.
   std::string log() const;
   // The reply to the frame `request` on the status socket; "" when none came.

@@ -69,7 +69,7 @@ void publish(FakeTrainer& trainer, const Plan& plan, uint32_t rank, uint32_t ste
     trainer.ring_grads(chunk);
     if (step != plan.die_in_step || plan.die_at || chunk != kChunks / 2) continue;
     if (plan.mode.immediate) end_if_failed(trainer.wait_param(chunk, step));
-    while (plan.early() && updates_end() == updated_before) ::usleep(100);
+    if (plan.early()) test::eventually([&] { return updates_end() != updated_before; });
     if (rank == 0) ::raise(SIGKILL);
     for (;;) ::pause();
   }
@@ -339,6 +339,7 @@ TEST_F(Commit, WhoeverDiesWheneverTheStatesAreThoseOfAStep) {
       const auto delay = std::chrono::microseconds(random_() % longest_us);
       const uint64_t victims = 1 + random_() % 3;  // one, the other, both
       run->start();
+      // cannot fail by chance: whenever it dies, the states are those of a step.
       std::this_thread::sleep_for(delay);
       for (uint32_t rank = 0; rank < 2; ++rank) {
         if ((victims >> rank & 1) != 0) run->trainer(rank).kill();

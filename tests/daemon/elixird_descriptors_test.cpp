@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -36,7 +35,7 @@ TEST_P(Sockets, MoreConnectionsThanDescriptorsEndNothing) {
     if (socket.valid()) {
       idle.push_back(std::move(socket));
     } else {
-      ::usleep(1000);  // the backlog is full
+      ::usleep(1000);  // the backlog is full; cannot fail by chance: how many come does not count
     }
   }
   // Whom it could not keep it has closed: nobody is left to wait in the backlog for ever.
@@ -58,9 +57,8 @@ TEST(Door, AJobThatNeedsMoreDescriptorsIsRefusedWithTheLimit) {
   DaemonProcess daemon({}, "", with_descriptors(kFewDescriptors));
   EXPECT_NE(daemon.ask_status(), "");  // it has said at its start what there is to say
   EXPECT_EQ(count(daemon.log(), "event=descriptor_limit"), 1u) << daemon.log();
-  test::expect_refused(FakeJob::start({.folder = daemon.folder(), .model = door_model(8)}).status(),
-                       Code::kResourceExhausted,
-                       {"8 ranks", "may have 64", "ulimit -n", "LimitNOFILE"});
+  expect_refused(FakeJob::start({.folder = daemon.folder(), .model = door_model(8)}).status(),
+                 Code::kResourceExhausted, {"8 ranks", "may have 64", "ulimit -n", "LimitNOFILE"});
   // As many as it said it is enough for.
   expect_steps(*start_job(daemon, "pair", 2), 1);
 }
@@ -102,8 +100,7 @@ TEST_F(Unprivileged, MoreDescriptorsThanMayBeUnderWay) {
   constexpr uint32_t kRanks = 18;
   DaemonProcess daemon({}, folder(), as_user("--nofile=300"));
   ASSERT_TRUE(daemon.running()) << daemon.log();
-  const auto job =
-      test::must(FakeJob::attach({.folder = daemon.folder(), .model = door_model(kRanks)}));
+  const auto job = must(FakeJob::attach({.folder = daemon.folder(), .model = door_model(kRanks)}));
   EXPECT_EQ(count(daemon.log(), "event=lost"), 0u) << daemon.log();
 }
 

@@ -237,7 +237,7 @@ TEST(Door, AHoleInReservedMemoryEndsThatJobAndNamesTheRank) {
   const auto other = start_job(daemon, "other");
   FakeJob job({.folder = daemon.folder(), .name = "holes", .model = door_model(2)});
   for (uint32_t rank = 0; rank < 2; ++rank) {
-    job.ranks().push_back(test::must(FakeTrainer::attach(job.options_of(rank))));
+    job.ranks().push_back(must(FakeTrainer::attach(job.options_of(rank))));
   }
   for (auto& rank : job.ranks()) ASSERT_TRUE(rank->await_peers().ok());
   const int grads = job.rank(1).grads().fd();

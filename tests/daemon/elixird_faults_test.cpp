@@ -16,17 +16,13 @@ namespace {
 
 constexpr uint64_t kChunkNumel = 128 * 11;
 
-using test::expect_refused;
-using test::must;
-
 // A bystander trains through every test; at the end it must have noticed nothing.
 class Faults : public ::testing::Test {
  protected:
-  static void SetUpTestSuite() { daemon_ = new DaemonProcess({"--workers", "2"}); }
-  static void TearDownTestSuite() {
-    delete daemon_;
-    daemon_ = nullptr;
+  static void SetUpTestSuite() {
+    daemon_ = std::make_unique<DaemonProcess>(std::vector<std::string>{"--workers", "2"});
   }
+  static void TearDownTestSuite() { daemon_.reset(); }
 
   void SetUp() override {
     bystander_ = start("bystander", 2);
@@ -54,10 +50,9 @@ class Faults : public ::testing::Test {
         .options_of(rank);
   }
 
-  static DaemonProcess* daemon_;
+  static inline std::unique_ptr<DaemonProcess> daemon_;
   std::unique_ptr<FakeJob> bystander_;
 };
-DaemonProcess* Faults::daemon_ = nullptr;
 
 TEST_F(Faults, ADeadRankIsNamedToTheOthersAndTheJobCanStartAgain) {
   const std::string name = fmt::format("rank 1 (pid {})", ::getpid());

@@ -111,7 +111,7 @@ class Fork : public ::testing::Test {
   // Both ranks are there. Rank 0 comes after the fork, with its threads.
   void start() {
     const FakeModel mine = model();
-    first_ = test::must(FakeTrainer::attach(
+    first_ = must(FakeTrainer::attach(
         {.folder = daemon_.folder(), .shape = mine.shape, .places = mine.places}));
     ASSERT_TRUE(first_->await_peers().ok());
     ASSERT_TRUE(first_->hello().ok());
@@ -147,7 +147,8 @@ TEST_F(Fork, WhatATrainerSaidBeforeItsEndCounts) {
   trainer_.expect_children_live();
 }
 
-// From a trainer's death until elixird has none of its memory, its children alive.
+// From a trainer's death until elixird has none of its memory, its children alive. Tests of time
+// have an entry of ctest with the label timing.
 double seconds_to_free(const DaemonProcess& daemon, uint32_t n_children) {
   ForkingTrainer trainer(daemon, /*ranks=*/1, n_children);
   EXPECT_TRUE(trainer.await()) << daemon.log();

@@ -14,7 +14,6 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <functional>
 #include <iterator>
 #include <sstream>
 #include <thread>
@@ -180,26 +179,19 @@ TEST(Process, TwoJobsOfOneThreadEachUseTwoWorkers) {
   }));
 }
 
-// `attempt` with a window of so many seconds, wider until what belongs within it came in time: on a
-// busy machine no window is wide enough for sure.
-void widen(double window_s, const std::function<bool(double window_s)>& attempt) {
-  for (; !attempt(window_s); window_s *= 3) {
-    ASSERT_LT(window_s, 20) << "never in time";
-  }
-}
-
 TEST(Process, ExitsWhenIdleButNotWhileThereIsAJob) {
-  widen(0.2, [](double idle_s) {
+  EXPECT_TRUE(test::widen(0.2, [](double idle_s) {
     DaemonProcess daemon({"--exit-when-idle", std::to_string(idle_s)});
     auto job = FakeJob::start({.folder = daemon.folder(), .model = model_of(1024)});
     if (!job.ok()) return daemon.wait() != 0;  // it went before the job came
+    // cannot fail by chance: with a job it is not idle, however long this takes.
     std::this_thread::sleep_for(std::chrono::duration<double>(2 * idle_s));
     EXPECT_TRUE(daemon.running());
     EXPECT_TRUE((*job)->step(1).ok());
     (*job)->detach();
     EXPECT_EQ(daemon.wait(), 0);
     return true;
-  });
+  }));
 }
 
 // At a path, or under an abstract name.
@@ -215,7 +207,7 @@ TEST(Process, TellsTheSupervisor) {
     ASSERT_EQ(::bind(socket.get(), reinterpret_cast<sockaddr*>(&address), length), 0);
     const auto expect_told = [&](const std::string& text) {
       std::string told(64, '\0');
-      const timeval deadline{20, 0};
+      const timeval deadline{static_cast<time_t>(test::kPatienceS), 0};
       ::setsockopt(socket.get(), SOL_SOCKET, SO_RCVTIMEO, &deadline, sizeof deadline);
       const ssize_t got = ::recv(socket.get(), told.data(), told.size(), 0);
       EXPECT_EQ(told.substr(0, static_cast<size_t>(std::max<ssize_t>(got, 0))), text);
@@ -234,7 +226,7 @@ TEST(Process, TellsTheSupervisor) {
 size_t lasting_descriptors(pid_t pid) {
   size_t fewest = open_descriptors(pid);
   for (int i = 0; i < 20; ++i) {
-    ::usleep(10'000);
+    ::usleep(10'000);  // cannot fail by chance: more than stay only allow more afterwards
     fewest = std::min(fewest, open_descriptors(pid));
   }
   return fewest;
@@ -255,7 +247,7 @@ TEST(Process, LeavesNothingOfAJob) {
     round == 0 ? job->detach() : job->rank(0).die();
     EXPECT_TRUE(becomes_true([&] { return mapped_memfds(daemon.pid()) == 0; }));
     job.reset();  // the trainers' ZeroMQ connections
-    EXPECT_TRUE(becomes_true([&] { return open_descriptors(daemon.pid()) == descriptors_before; }));
+    EXPECT_TRUE(becomes_true([&] { return open_descriptors(daemon.pid()) <= descriptors_before; }));
   }
 }
 
@@ -315,7 +307,7 @@ TEST(Limits, SessionsAndJobs) {
 // for nothing.
 TEST(Limits, TheTimeToAttach) {
   const FakeModel model = model_of(4096, 2);
-  widen(1, [&model](double window_s) {
+  EXPECT_TRUE(test::widen(1, [&model](double window_s) {
     DaemonProcess daemon({"--attach-timeout-s", std::to_string(std::lround(window_s))});
     const auto attach = [&](const char* name, uint32_t rank) {
       const FakeJob job({.folder = daemon.folder(), .name = name, .model = model});
@@ -331,7 +323,7 @@ TEST(Limits, TheTimeToAttach) {
     const shm::Packet packet = must(shm::receive_packet(silent.get(), FakeTrainer::kDeadlineMs));
     EXPECT_TRUE(shm::decode_message<shm::Refusal>(packet.bytes).ok());
     return true;
-  });
+  }));
 }
 
 }  // namespace

@@ -1,7 +1,6 @@
 // Where the memory of jobs lies, that it stays there, and that it is there at all: what elixird
 // does and what its status says of it.
 
-#include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -12,13 +11,10 @@
 #include "base/processors.h"
 #include "tests/daemon/daemon_process.h"
 #include "tests/daemon/fake_job.h"
-#include "tests/support/outcomes.h"
+#include "tests/support/matchers.h"
 
 namespace elixir::testing {
 namespace {
-
-using test::expect_refused;
-using test::must;
 
 constexpr uint64_t kOneMiB = 1 << 20, kMachineBytes = 1024 * kOneMiB;
 using StatusJson = nlohmann::json;

@@ -2,12 +2,11 @@
 // same time; what it says of its jobs; and which modes it refuses. Every case of every mode:
 // job_modes_test.cpp.
 
-#include <gtest/gtest.h>
-
 #include <nlohmann/json.hpp>
 
 #include "tests/daemon/daemon_process.h"
 #include "tests/daemon/modes.h"
+#include "tests/support/matchers.h"
 #include "tests/support/sanitized.h"
 
 namespace elixir::testing::elixird_modes {
@@ -19,12 +18,10 @@ constexpr Verdicts kClipped{.norms = true, .clip_norm = 0.01};
 class ElixirdModes : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
-    daemon_ = new DaemonProcess({"--workers", "2", "--test-slice-numel", "256"});
+    daemon_ = std::make_unique<DaemonProcess>(
+        std::vector<std::string>{"--workers", "2", "--test-slice-numel", "256"});
   }
-  static void TearDownTestSuite() {
-    delete daemon_;
-    daemon_ = nullptr;
-  }
+  static void TearDownTestSuite() { daemon_.reset(); }
   void SetUp() override { lost_before_ = lost_doorbells(); }
   void TearDown() override {
     EXPECT_TRUE(daemon_->running()) << daemon_->log();
@@ -34,9 +31,7 @@ class ElixirdModes : public ::testing::Test {
 
   static std::unique_ptr<FakeJob> start(FakeJob::Options options) {
     options.folder = daemon_->folder();
-    auto job = FakeJob::start(options);
-    EXPECT_TRUE(job.ok()) << job.status().message();
-    return std::move(*job);
+    return must(FakeJob::start(options));
   }
   // All ranks go, in good order, once elixird has heard every doorbell of theirs: goodbyes take
   // another way, and may overtake them.
@@ -61,7 +56,7 @@ class ElixirdModes : public ::testing::Test {
     return mine;
   }
 
-  static inline DaemonProcess* daemon_ = nullptr;
+  static inline std::unique_ptr<DaemonProcess> daemon_;
   uint64_t lost_before_ = 0, loses_doorbells_ = 0;
 };
 
@@ -220,13 +215,10 @@ TEST_F(ElixirdModes, ThatCannotBeAreRefused) {
 // Ranks that differ in what they declare are not of one job.
 TEST_F(ElixirdModes, AllRanksOfAJobDeclareTheSame) {
   const FakeJob whole({.folder = daemon_->folder(), .accumulate = 2});
-  const auto first = FakeTrainer::attach(whole.options_of(0));
-  ASSERT_TRUE(first.ok()) << first.status().message();
+  const auto first = must(FakeTrainer::attach(whole.options_of(0)));
   FakeTrainer::Options other = whole.options_of(1);
   other.accumulate = 3;
-  const Status refused = FakeTrainer::attach(other).status();
-  EXPECT_EQ(refused.code(), Code::kInvalidArgument);
-  EXPECT_NE(refused.message().find("accumulation"), std::string::npos) << refused.message();
+  expect_refused(FakeTrainer::attach(other).status(), Code::kInvalidArgument, {"accumulation"});
 }
 
 }  // namespace

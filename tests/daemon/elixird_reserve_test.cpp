@@ -1,9 +1,7 @@
 // Memory on its way to a session: what elixird does meanwhile, and what becomes of it when it
 // cannot be had or nobody wants it any more.
 
-#include <gtest/gtest.h>
 #include <signal.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -15,13 +13,10 @@
 #include "shm/parameter_table.h"
 #include "tests/daemon/fake_job.h"
 #include "tests/daemon/held_fill.h"
-#include "tests/support/outcomes.h"
+#include "tests/support/matchers.h"
 
 namespace elixir::testing {
 namespace {
-
-using test::expect_refused;
-using test::must;
 
 constexpr const char* kNotPossible = "seccomp's notifications are not to be had";
 constexpr uint64_t kNumel = (12 << 20) + 128 * 1024;  // its states end in a piece of their own
@@ -124,11 +119,15 @@ TEST(Reserving, AJobThatDoesNotFitBesideItWaitsForItsEndAndIsRefused) {
   if (!held.possible()) GTEST_SKIP() << kNotPossible;
   auto first = attach_in_background(held, "first");
   ASSERT_TRUE(held.await());
-  auto second = attach_in_background(held, "second");
-  EXPECT_EQ(second.wait_for(std::chrono::milliseconds(300)), std::future_status::timeout);
+  const auto second = ask(held, "second", large_model());
+  const auto other = start_small(held, "other");  // tables are read one after another
+  EXPECT_EQ(held.daemon().log().find("event=refuse"), std::string::npos) << "it does not wait";
   held.go_on();
   EXPECT_TRUE(first.get().ok());
-  expect_refused(second.get().status(), Code::kResourceExhausted, {"memory_limit"});
+  const auto packet = must(shm::receive_packet(second->attach_socket(), FakeTrainer::kDeadlineMs));
+  const auto refusal = must(shm::decode_message<shm::Refusal>(packet.bytes));
+  expect_refused(Status(static_cast<Code>(refusal.code), std::string(shm::get_text(refusal.text))),
+                 Code::kResourceExhausted, {"memory_limit"});
 }
 
 // What a job that is over has still, until the system has it back, is nobody else's: here both

@@ -14,7 +14,6 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "base/clock.h"
 #include "base/compute_type_names.h"
 #include "checkpoint/listing.h"
 #include "checkpoint/load_plan.h"
@@ -262,8 +261,6 @@ TEST_F(HostileRequests, WhatWasSavedIsInStatus) {
 
 // ---- saves that do not end: of one job, they hold up no other one ----
 
-constexpr double kStopS = 18;  // elixir-run kills an elixird that takes 20 s to stop
-
 // A job that has made a step. With a chunk on the GPU its save waits for its ranks.
 std::unique_ptr<FakeJob> trained(const DaemonProcess& daemon, const std::string& name,
                                  uint32_t gpu_chunks, uint64_t chunk_numel = kChunkNumel) {
@@ -348,10 +345,9 @@ TEST(HungSaves, OfRanksThatBringNothingHoldUpNoOtherJob) {
   save(*second, other.path(), 1);
   const TemporaryFolder third;
   save_and_load(daemon, third.path());
-  const int64_t start_ns = monotonic_ns();
   daemon.signal(SIGTERM);
   EXPECT_EQ(daemon.wait(), 0) << daemon.log();
-  EXPECT_LT(seconds_since(start_ns), kStopS / 2) << "nothing hangs: they were broken off";
+  EXPECT_EQ(daemon.log().find("event=folder_hangs"), std::string::npos) << "broken off";
   EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
 }
 
@@ -375,17 +371,14 @@ TEST(HungSaves, OfFoldersThatDoNotAnswerHoldUpNeitherOtherJobsNorTheEnd) {
   // Its update waits for the save. What every rank has posted is made all the same.
   first->post(2);
   EXPECT_TRUE(becomes_true([&] { return first->rank(0).header().committed_step.load() == 2; }));
-  const int64_t start_ns = monotonic_ns();
   daemon.signal(SIGTERM);
   for (FakeJob* job : {first.get(), second.get(), loading.get()}) {
     const auto fault = must(job->rank(0).wait_session_fault());
     EXPECT_EQ(fault.code, static_cast<uint32_t>(Code::kUnavailable));
   }
-  EXPECT_LT(seconds_since(start_ns), kStopS / 2) << "ranks hear at once";
   // Not wait_finished(), which ends with the fault.
   EXPECT_TRUE(becomes_true([&] { return first->rank(0).header().finished_step.load() == 2; }));
   EXPECT_EQ(daemon.wait(), 0) << daemon.log();
-  EXPECT_LT(seconds_since(start_ns), kStopS);
   for (const char* name : {"first", "second", "loading"}) {
     EXPECT_NE(daemon.log().find(fmt::format("event=folder_hangs job='{}'", name)),
               std::string::npos)
@@ -415,13 +408,13 @@ TEST(HungSaves, WhatCopiesMayTakeIsNoOtherJobsUntilTheSaveIsOver) {
 
   const auto second = must(FakeTrainer::ask(
       {.folder = daemon.folder(), .job = "second", .shape = model.shape, .places = model.places}));
-  ::usleep(300'000);
   const auto jobs = [&] { return nlohmann::json::parse(daemon.ask_status())["jobs"].size(); };
-  EXPECT_EQ(jobs(), 1u) << "the second one was promised what copies may take";
   // A third one that needs more than there is without saves is refused at once.
   const FakeModel large = make_model(ComputeType::kFp32, 1, 12, kNumel);
   const auto third = FakeJob::attach({.folder = daemon.folder(), .name = "large", .model = large});
   expect_refused(third.status(), Code::kResourceExhausted, {"of saves"});
+  // Tables are read one after another: the second one's before.
+  EXPECT_EQ(jobs(), 1u) << "the second one was promised what copies may take";
   first->rank(0).stage(number, model.shape.n_chunks);
   const Status over = first->rank(0).wait_over(number);
   EXPECT_TRUE(over.ok()) << over.message();

@@ -2,7 +2,6 @@
 // with it to others: nothing.
 
 #include <fcntl.h>
-#include <gtest/gtest.h>
 #include <linux/falloc.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -17,7 +16,7 @@
 #include "shm/shape.h"
 #include "tests/daemon/daemon_process.h"
 #include "tests/daemon/fake_job.h"
-#include "tests/support/outcomes.h"
+#include "tests/support/matchers.h"
 
 namespace elixir::testing::writers {
 namespace {
@@ -30,11 +29,11 @@ class Writers : public ::testing::Test {
                                  shm::Exchange exchange = shm::Exchange::kHost) {
     FakeModel model = make_model(type, 2, 2, kChunkNumel);
     model.shape.exchange = exchange;
-    return test::must(FakeJob::attach({.folder = daemon_.folder(),
-                                       .name = name,
-                                       .model = model,
-                                       .pins_params = pins_params,
-                                       .keeps_sums = true}));
+    return must(FakeJob::attach({.folder = daemon_.folder(),
+                                 .name = name,
+                                 .model = model,
+                                 .pins_params = pins_params,
+                                 .keeps_sums = true}));
   }
 
   DaemonProcess daemon_{{"--workers", "2", "--no-bandwidth-probe"}};
@@ -73,7 +72,7 @@ TEST_F(Writers, NobodyBecomesOneOnceAllHaveSaidHello) {
                .model = make_model(ComputeType::kFp32, 2, 1, kChunkNumel),
                .pins_params = 1});
   for (uint32_t rank = 0; rank < 2; ++rank) {
-    job.ranks().push_back(test::must(FakeTrainer::attach(job.options_of(rank))));
+    job.ranks().push_back(must(FakeTrainer::attach(job.options_of(rank))));
   }
   FakeTrainer& trainer = job.rank(0);
   ASSERT_TRUE(trainer.await_peers().ok() && trainer.hello().ok());

@@ -2,21 +2,18 @@
 //
 //   ELIXIR_EVERY_CASE=1  of two chunks in every row; else of one in the largest rows
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <cstdlib>
 #include <set>
 #include <string_view>
 #include <unordered_set>
 
 #include "tests/daemon/job_model.h"
+#include "tests/support/every_case.h"
+#include "tests/support/matchers.h"
 
 namespace elixir::testing {
 namespace {
 
-const bool kEveryCase = std::getenv("ELIXIR_EVERY_CASE") != nullptr;
-const uint32_t kMostChunks = kEveryCase ? 2 : 1;
+const uint32_t kMostChunks = every_case() ? 2 : 1;
 
 // All states that are reachable, each once, in the order in which they were found first.
 class Exploration {
@@ -141,7 +138,7 @@ const Case kSteps[] = {
     {"OfSumsNobodyDeclared", dying({.chunks = kMostChunks, .waits = false})},
     // (With two chunks and two steps there are 4 million states: half a minute.)
     {"OfSumsNobodyDeclaredAndAwaited",
-     dying({.chunks = kMostChunks, .steps = kEveryCase ? 1u : 2u})},
+     dying({.chunks = kMostChunks, .steps = every_case() ? 1u : 2u})},
     {"OfImmediateUpdates",
      dying({.chunks = kMostChunks, .rules = {.accumulate = 2, .immediate = 1}})},
     {"OfNormsAndASkippedStep",
@@ -212,7 +209,7 @@ TEST(Exploration, SumsOfDifferentChunksAreMadeInOneOrder) {
   // Of chunk 0 rank 0's first gradients, then its second ones with the other's zeros.
   Exploration apart({.steps = 1, .passes = kApart});
   EXPECT_EQ(apart.run(), "");
-  EXPECT_THAT(apart.sum_orders(), ::testing::ElementsAre(::testing::ElementsAre(0b0111, 0b1011)));
+  EXPECT_THAT(apart.sum_orders(), ElementsAre(ElementsAre(0b0111, 0b1011)));
 }
 
 }  // namespace

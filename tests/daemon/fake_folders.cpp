@@ -6,8 +6,6 @@
 
 namespace elixir::testing {
 
-using test::must;
-
 UniqueFd open_folder(const std::string& path) {
   return UniqueFd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
 }

@@ -1,7 +1,6 @@
 #include "daemon/fill.h"
 
 #include <fcntl.h>
-#include <gtest/gtest.h>
 #include <numaif.h>
 #include <sched.h>
 #include <sys/mman.h>
@@ -17,13 +16,10 @@
 #include "daemon/session_memory.h"
 #include "daemon/topology.h"
 #include "tests/daemon/daemon_process.h"
-#include "tests/support/outcomes.h"
+#include "tests/support/matchers.h"
 
 namespace elixir::daemon {
 namespace {
-
-using test::expect_refused;
-using test::must;
 
 // Pieces of every kind: several, part of one, less than one.
 std::vector<shm::Segment> unfilled() {

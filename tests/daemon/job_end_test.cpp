@@ -9,14 +9,7 @@
 namespace elixir::daemon {
 namespace {
 
-using testing::expect_told;
-using testing::FakeModel;
-using testing::InProcessJob;
-using testing::make_long_model;
-using testing::make_model;
-using testing::make_record;
-using testing::Reference;
-using testing::StartedJob;
+using namespace testing;
 
 // ---- faults ----
 

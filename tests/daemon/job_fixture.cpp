@@ -1,6 +1,7 @@
 #include "tests/daemon/job_fixture.h"
 
 #include "daemon/handle_message.h"
+#include "tests/support/outcomes.h"
 
 namespace elixir::testing {
 
@@ -46,11 +47,9 @@ daemon::Session& InProcessJob::claim(uint32_t rank) {
   session.rank = trainers.options().first_rank + rank;
   session.local_rank = rank;
   session.socket = 100 + static_cast<int>(rank);
-  const Result<daemon::Session*> claimed = job.claim(std::move(session));
-  EXPECT_TRUE(claimed.ok()) << claimed.status().message();
-  (*claimed)->reservation =
-      daemon::Reservation{.progress = std::make_shared<daemon::FillProgress>()};
-  return **claimed;
+  daemon::Session& claimed = *must(job.claim(std::move(session)));
+  claimed.reservation = daemon::Reservation{.progress = std::make_shared<daemon::FillProgress>()};
+  return claimed;
 }
 
 void InProcessJob::reserve(uint32_t rank) {
@@ -82,8 +81,7 @@ void InProcessJob::attach() {
 
 void InProcessJob::start() {
   attach();
-  const Status loaded = trainers.load_values();
-  ASSERT_TRUE(loaded.ok()) << loaded.message();
+  must(trainers.load_values());
   ASSERT_EQ(job.phase(), daemon::JobPhase::kTraining);
   ports.submits = 0;
 }
@@ -126,8 +124,7 @@ Status InProcessJob::publish(uint32_t rank, uint32_t step, uint32_t micro_step) 
 
 void InProcessJob::publish_all(uint32_t step, uint32_t micro_step) {
   for (uint32_t rank = 0; rank < trainers.local_ranks(); ++rank) {
-    const Status status = publish(rank, step, micro_step);
-    ASSERT_TRUE(status.ok()) << status.message();
+    must(publish(rank, step, micro_step));
   }
 }
 

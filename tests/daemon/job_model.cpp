@@ -18,6 +18,17 @@ constexpr uint32_t kStepsAhead = 2;  // of the last step committed: client/sessi
 
 uint64_t mix(uint64_t hash, uint64_t word) { return (hash ^ word) * 0x9e3779b97f4a7c15 + 1; }
 
+// Its index in `all`, which has each value once; `known` finds them by their hashes.
+template <typename Value, typename Values, typename Known>
+uint32_t number_of(const Value& value, uint64_t hash, Values& all, Known& known) {
+  const auto [begin, end] = known.equal_range(hash);
+  for (auto at = begin; at != end; ++at) {
+    if (all[at->second] == value) return at->second;
+  }
+  all.push_back(value);
+  return known.emplace(hash, static_cast<uint32_t>(all.size() - 1))->second;
+}
+
 }  // namespace
 
 void LiveJob::happen(const ModelEvent& event) {
@@ -263,14 +274,7 @@ uint32_t JobModel::keep(const JobMachine& machine) {
   for (uint32_t rank = 0; rank < options_.ranks; ++rank) {
     hash = mix(hash, machine.posted_step(rank));
   }
-  const auto [begin, end] = known_machines_.equal_range(hash);
-  for (auto at = begin; at != end; ++at) {
-    if (machines_[at->second] == machine) return at->second;
-  }
-  const auto number = static_cast<uint32_t>(machines_.size());
-  machines_.push_back(machine);
-  known_machines_.emplace(hash, number);
-  return number;
+  return number_of(machine, hash, machines_, known_machines_);
 }
 
 uint32_t JobModel::keep(const GradTracker& tracker) {
@@ -282,14 +286,7 @@ uint32_t JobModel::keep(const GradTracker& tracker) {
       hash = mix(mix(hash, noted.revision), noted.to_sum ? 1 : 0);
     }
   }
-  const auto [begin, end] = known_trackers_.equal_range(hash);
-  for (auto at = begin; at != end; ++at) {
-    if (trackers_[at->second] == tracker) return at->second;
-  }
-  const auto number = static_cast<uint32_t>(trackers_.size());
-  trackers_.push_back(tracker);
-  known_trackers_.emplace(hash, number);
-  return number;
+  return number_of(tracker, hash, trackers_, known_trackers_);
 }
 
 std::string ModelEvent::text() const {

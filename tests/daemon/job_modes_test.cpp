@@ -7,12 +7,12 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstdlib>
 #include <numeric>
 #include <set>
 
 #include "tests/daemon/job_fixture.h"
 #include "tests/daemon/modes.h"
+#include "tests/support/every_case.h"
 #include "tests/support/sanitized.h"
 
 namespace elixir::testing::modes {
@@ -21,7 +21,7 @@ namespace {
 constexpr double kNeverClips = 1e6;
 
 TEST(Modes, HaveTheBitsOfTheReferenceWhateverTheTypeRanksAndLayout) {
-  const bool every = std::getenv("ELIXIR_EVERY_CASE") != nullptr;
+  const bool every = every_case();
   for (const Training& training : trainings(every ? 1 : kSanitized ? 139 : 47)) {
     SCOPED_TRACE(training.name());
     StartedJob world(training.options());

@@ -20,18 +20,7 @@
 namespace elixir::daemon {
 namespace {
 
-using test::expect_refused;
-using test::must;
-using testing::expect_told;
-using testing::FakeModel;
-using testing::InProcessJob;
-using testing::make_long_model;
-using testing::make_model;
-using testing::make_record;
-using testing::open_folder;
-using testing::Reference;
-using testing::shapes_of;
-using testing::step_as;
+using namespace testing;
 
 constexpr uint64_t kPlenty = uint64_t{1} << 30;  // bytes for copies of all chunks
 const Status kBrokenOff = error(Code::kUnavailable, "broken off");
@@ -592,8 +581,7 @@ struct Restored : InProcessJob {
 
   void expect_equal(const Reference& reference) const {
     ASSERT_TRUE(status.ok()) << status.message();
-    const Status same = trainers.compare(reference);
-    EXPECT_TRUE(same.ok()) << same.message();
+    must(trainers.compare(reference));
   }
 
   Status status = error(Code::kInternal, "nothing was read");

@@ -6,10 +6,7 @@
 namespace elixir::daemon {
 namespace {
 
-using testing::InProcessJob;
-using testing::make_record;
-using testing::Reference;
-using testing::StartedJob;
+using namespace testing;
 
 TEST(Job, AStepIsUpdatedOnceEveryRankHasPostedIt) {
   StartedJob world({});

@@ -6,12 +6,7 @@
 namespace elixir::daemon {
 namespace {
 
-using testing::expect_told;
-using testing::InProcessJob;
-using testing::make_model;
-using testing::make_record;
-using testing::Reference;
-using testing::StartedJob;
+using namespace testing;
 
 TEST(Job, TheSecondGradientOfAStepIsSummedOnceThereIsMemoryForIt) {
   StartedJob world({});

@@ -13,12 +13,7 @@
 namespace elixir::daemon {
 namespace {
 
-using testing::expect_told;
-using testing::FakeModel;
-using testing::make_model;
-using testing::make_record;
-using testing::Reference;
-using testing::StartedJob;
+using namespace testing;
 
 FakeModel model_of(uint32_t n_chunks, uint32_t n_swing, uint32_t lanes) {
   FakeModel model = make_model(ComputeType::kFp32, 2, n_chunks, 1024);

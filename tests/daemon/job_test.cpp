@@ -6,14 +6,12 @@
 
 #include "base/clock.h"
 #include "tests/daemon/job_fixture.h"
+#include "tests/support/outcomes.h"
 
 namespace elixir::daemon {
 namespace {
 
-using testing::expect_told;
-using testing::InProcessJob;
-using testing::Reference;
-using testing::StartedJob;
+using namespace testing;
 
 // ---- ranks come ----
 
@@ -92,8 +90,7 @@ TEST(Job, AChunkIsLoadedAgainBetweenSteps) {
   for (uint32_t rank = 0; rank < 2; ++rank) world.write_grads(rank, 2);
   world.post_all(2);
   // The step is committed and in hand: the load comes behind it, whatever the trainer saw first.
-  const Status queued = world.job.load_chunk(world.rank(0), message);
-  EXPECT_TRUE(queued.ok()) << queued.message();
+  must(world.job.load_chunk(world.rank(0), message));
   world.run_workers();
   EXPECT_EQ(world.finished_step(), 2u);
   EXPECT_EQ(world.rank(0).memory->chunk_record(1).loads_taken.load(), 3u);

@@ -2,8 +2,6 @@
 
 #include "daemon/job_work.h"
 
-#include <gtest/gtest.h>
-
 #include <atomic>
 #include <cstring>
 #include <thread>
@@ -12,13 +10,12 @@
 #include "optim_cpu/master.h"
 #include "shm/load_part.h"
 #include "tests/daemon/bench.h"
+#include "tests/support/matchers.h"
 
 namespace elixir::daemon {
 namespace {
 
-using testing::Bench;
-using testing::FakeModel;
-using testing::make_model;
+using namespace testing;
 
 constexpr ComputeType kTypes[] = {ComputeType::kFp32, ComputeType::kBf16, ComputeType::kFp16};
 
@@ -60,9 +57,7 @@ TEST(JobWork, ATornVectorIsMadeWholeByTheRecordOfItsWorker) {
     bench.begin_step();
     for (const Slice& slice : bench.slices.by_group[0]) {
       ASSERT_TRUE(bench.work->run_slice(0, kWorker));
-      const Result<optim::RedoMark> mark =
-          optim::last_redo(*bench.memory[slice.rank]->redo(kWorker));
-      ASSERT_TRUE(mark.ok()) << mark.status().message();
+      const optim::RedoMark mark = must(optim::last_redo(*bench.memory[slice.rank]->redo(kWorker)));
       const uint64_t last_vector = (slice.numel - 1) / optim::kRedoVector * optim::kRedoVector;
       const std::vector<std::byte> whole = states_of(bench, slice.rank);
       tear(type, slice.numel - last_vector,
@@ -70,7 +65,7 @@ TEST(JobWork, ATornVectorIsMadeWholeByTheRecordOfItsWorker) {
                     slice.chunk * bench.model.shape.shard_numel() + slice.begin + last_vector));
       EXPECT_FALSE(states_of(bench, slice.rank) == whole) << "nothing was torn";
       optim::apply_redo(type, *bench.memory[slice.rank]->redo(kWorker),
-                        place_of(bench, slice.rank, mark->index));
+                        place_of(bench, slice.rank, mark.index));
       ASSERT_TRUE(states_of(bench, slice.rank) == whole)
           << "chunk " << slice.chunk << " rank " << slice.rank << " from " << slice.begin;
     }

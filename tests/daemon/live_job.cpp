@@ -2,7 +2,6 @@
 
 #include "tests/daemon/live_job.h"
 
-#include <algorithm>
 #include <utility>
 
 namespace elixir::testing {

@@ -1,23 +1,20 @@
 #include "daemon/memory_lock.h"
 
 #include <fcntl.h>
-#include <gtest/gtest.h>
 #include <linux/falloc.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "shm/segment.h"
 #include "tests/daemon/daemon_process.h"
-#include "tests/support/outcomes.h"
+#include "tests/support/matchers.h"
 
 namespace elixir::daemon {
 namespace {
 
 constexpr uint64_t kPage = 4096, kMiB = 1 << 20;
 
-shm::Segment filled(uint64_t bytes) { return test::must(shm::Segment::create("test", bytes)); }
+shm::Segment filled(uint64_t bytes) { return must(shm::Segment::create("test", bytes)); }
 
 std::span<const std::byte> bytes_of(const shm::Segment& segment) {
   return {segment.data(), segment.bytes()};
@@ -73,9 +70,10 @@ TEST(SwapWatch, OfNothingIsNothing) {
 TEST(MemoryLock, WhatIsFilledLaterIsLocked) {
   const uint64_t before = testing::locked_bytes(::getpid());
   bool locked = false;
-  const shm::Segment segment = test::must(shm::Segment::create_unfilled(
-      "test", 64 * kPage,
-      [&](void* address, uint64_t bytes) { locked = lock_as_filled(address, bytes); }));
+  const shm::Segment segment =
+      must(shm::Segment::create_unfilled("test", 64 * kPage, [&](void* address, uint64_t bytes) {
+        locked = lock_as_filled(address, bytes);
+      }));
   if (!locked) GTEST_SKIP() << "no memory may be locked here";
   EXPECT_EQ(testing::locked_bytes(::getpid()) - before, segment.bytes());
   unsigned char in_memory[64];

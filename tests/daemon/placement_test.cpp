@@ -1,8 +1,6 @@
 #include "daemon/placement.h"
 
-#include <gtest/gtest.h>
-
-#include "tests/support/outcomes.h"
+#include "tests/support/matchers.h"
 
 namespace elixir::daemon {
 namespace {
@@ -51,7 +49,7 @@ TEST(GroupOfRank, ANodeWithoutThreadsIsServedByTheNearest) {
 }
 
 TEST(BytesOffNode, AreThoseOfOtherNodes) {
-  const shm::Segment segment = test::must(shm::Segment::create("test", 3 << 20));
+  const shm::Segment segment = must(shm::Segment::create("test", 3 << 20));
   const shm::Segment* const segments[] = {&segment};
   // The node that the fewest bytes are off is where they lie.
   std::optional<uint64_t> least;

@@ -2,7 +2,6 @@
 
 // Connections to elixird's sockets of those who are no trainers.
 
-#include <gtest/gtest.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 
@@ -14,7 +13,7 @@
 #include "base/fd.h"
 #include "tests/daemon/daemon_process.h"
 #include "tests/daemon/fake_job.h"
-#include "tests/support/outcomes.h"
+#include "tests/support/matchers.h"
 
 namespace elixir::testing {
 
@@ -24,7 +23,7 @@ inline FakeModel door_model(uint32_t ranks = 1) {
 
 inline std::unique_ptr<FakeJob> start_job(const DaemonProcess& daemon,
                                           const std::string& name = "job", uint32_t ranks = 1) {
-  return test::must(
+  return must(
       FakeJob::start({.folder = daemon.folder(), .name = name, .model = door_model(ranks)}));
 }
 

@@ -18,8 +18,7 @@
 namespace elixir::daemon {
 namespace {
 
-using testing::InProcessJob;
-using testing::make_record;
+using namespace testing;
 
 constexpr int64_t kLongNs = 10'000'000'000;
 

@@ -34,6 +34,7 @@ class Killed(harness.ElixirTest):
         kills = 0
         while kills < most_kills:
             # Sometimes in the start, sometimes in the midst; but not so that it never gets anywhere.
+            # cannot fail by chance: every instant is right.
             time.sleep(chosen.uniform(0.2, 4))
             if kills >= 2:
                 wait_until(lambda: running.ended() or step_names(checkpoints), 'a checkpoint')

@@ -217,6 +217,7 @@ class Signals(Checkpoint):
             told = harness.steps_told(running)
             wait_until(lambda: harness.steps_told(running) > told + 2, 'further steps')
             subprocess.run([*mount, 'remount,size=256m'], check=True)
+            # cannot fail by chance: the program has counted the seconds from before on.
             time.sleep(ONE_SIGNAL_S)
             running.signal(signal.SIGUSR1)
             finished = running.wait()

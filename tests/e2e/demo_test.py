@@ -33,7 +33,7 @@ class Demo(harness.ElixirTest):
         demo = self.start(DEMO, '--log-every', '1')
         demo.wait_for_text('step 2/', limit_s=300)
         demo.signal(signal.SIGTERM)
-        self.assertEqual(demo.wait(30).exit_code, 143)
+        self.assertEqual(demo.wait().exit_code, 143)
         self.assert_tidy()
 
     def test_it_fails_as_the_training_fails(self):

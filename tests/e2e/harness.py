@@ -33,8 +33,7 @@ TINY = ['--batch', '1', '--seq', '32', '--threads', '1']
 # One that a test ends itself.
 ENDLESS = ['--steps', '1000000', '--log-every', '1']
 
-# Time for what must happen at some time, on a machine that may be busy. Promises about time have
-# figures of their own in the tests.
+# Time for what must happen at some time, on a machine that may be busy.
 PATIENCE_S = 60
 
 # What a group's shared memory may differ by without being left over: how the kernel counts, in batches
@@ -115,18 +114,6 @@ def pids():
 
 def steps_told(running):
     return running.output.count('step ')
-
-
-def wait_for_rest(running, rest_s):
-    """Until a job has told of no further step for so long; of the wait for others, or of its end."""
-    told, since = steps_told(running), time.monotonic()
-
-    def rests():
-        nonlocal told, since
-        if steps_told(running) != told:
-            told, since = steps_told(running), time.monotonic()
-        return time.monotonic() - since > rest_s
-    wait_until(rests, f'{rest_s} s without a step')
 
 
 def stop(pid):
@@ -381,7 +368,7 @@ class ElixirTest(unittest.TestCase):
     def assert_no_sockets(self):
         self.assertEqual(self.sockets(), [], 'socket files are left')
 
-    def assert_no_memory(self, limit_s=30):
+    def assert_no_memory(self, limit_s=PATIENCE_S):
         """Where there are groups, also none that no process shows any more."""
         noise_bytes = GROUP_NOISE_BYTES if self.memory_group else 0
         wait_until(lambda: self.shared_bytes() <= self.shared_bytes_before + noise_bytes,
@@ -392,7 +379,7 @@ class ElixirTest(unittest.TestCase):
         self.assert_no_sockets()
         self.assert_no_memory()
 
-    def assert_daemon_is_free(self, daemon_pid, limit_s=10):
+    def assert_daemon_is_free(self, daemon_pid, limit_s=PATIENCE_S):
         """elixird lives, serves nobody, and holds no session's memory."""
         wait_until(lambda: not self.status()['jobs'], 'no job', limit_s, every_s=0.05)
         wait_until(lambda: not memfds_of(daemon_pid), 'no memory held by elixird', limit_s)

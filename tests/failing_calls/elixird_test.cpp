@@ -2,20 +2,16 @@
 // one: whoever asked is told why, or notices nothing. Then elixird holds what it held before, and
 // serves the next job; no folder says that it is what it is not.
 
-#include <gtest/gtest.h>
-
 #include <cerrno>
 
 #include "base/clock.h"
 #include "shm/attach_socket.h"
 #include "tests/failing_calls/under_failures.h"
-#include "tests/support/outcomes.h"
+#include "tests/support/matchers.h"
 #include "tests/support/patience.h"
 
 namespace elixir::testing {
 namespace {
-
-using test::must;
 
 // Whichever kind of job.
 template <typename Jobs>

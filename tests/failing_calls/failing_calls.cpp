@@ -21,7 +21,6 @@
 #include <cstdarg>
 #include <cstdlib>
 #include <cstring>
-#include <new>
 
 #define ELIXIR_STANDS_BEFORE extern "C" __attribute__((visibility("default")))
 
@@ -117,13 +116,7 @@ __attribute__((visibility("default"))) CallPlan& call_plan() {
 
 }  // namespace elixir::testing
 
-using elixir::testing::asked;
-using elixir::testing::Call;
-using elixir::testing::call_or_fail;
-using elixir::testing::call_plan;
-using elixir::testing::fails;
-using elixir::testing::raw;
-using elixir::testing::Way;
+using namespace elixir::testing;
 
 #define CALLER __builtin_return_address(0)
 
@@ -209,7 +202,7 @@ ELIXIR_STANDS_BEFORE int openat(int folder, const char* path, int flags, ...) {
 
 ELIXIR_STANDS_BEFORE int getsockopt(int socket, int level, int option, void* value,
                                     socklen_t* length) noexcept {
-  if (level == SOL_SOCKET && option == elixir::testing::SO_PEERPIDFD) {
+  if (level == SOL_SOCKET && option == SO_PEERPIDFD) {
     if (call_plan().old_kernel) {
       errno = ENOPROTOOPT;
       return -1;
@@ -255,7 +248,7 @@ ELIXIR_STANDS_BEFORE ssize_t recvmsg(int socket, msghdr* message, int flags) {
   if (way == Way::kShort) message->msg_iov->iov_len = 8;
   const ssize_t got = raw(SYS_recvmsg, socket, message, flags);
   message->msg_iov->iov_len = bytes;
-  if (got >= 0 && way == Way::kWithoutDescriptors) elixir::testing::drop_descriptors(message);
+  if (got >= 0 && way == Way::kWithoutDescriptors) drop_descriptors(message);
   return got;
 }
 
@@ -283,7 +276,7 @@ ELIXIR_STANDS_BEFORE int unlinkat(int folder, const char* path, int flags) noexc
 
 ELIXIR_STANDS_BEFORE int pthread_create(pthread_t* thread, const pthread_attr_t* attributes,
                                         void* (*run)(void*), void* argument) noexcept {
-  static auto* const function = elixir::testing::next<decltype(::pthread_create)>("pthread_create");
+  static auto* const function = next<decltype(::pthread_create)>("pthread_create");
   if (fails(Call::kThread, CALLER)) return errno;
   return function(thread, attributes, run, argument);
 }

@@ -13,6 +13,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/fd.h"
+#include "tests/support/every_case.h"
 #include "tests/support/patience.h"
 
 namespace elixir::testing {
@@ -73,8 +74,7 @@ void arm(CallPlan* plan, const FailingCall& failing, uint64_t at) {
 }
 
 std::vector<uint64_t> chosen(uint64_t made) {
-  const bool all = std::getenv("ELIXIR_NIGHTLY") != nullptr;
-  const uint64_t count = all ? made : std::min(made, kMostChosen);
+  const uint64_t count = every_case() ? made : std::min(made, kMostChosen);
   std::vector<uint64_t> numbers;
   for (uint64_t i = 0; i < count; ++i) {
     const uint64_t even = 1 + i * (made - 1) / std::max<uint64_t>(1, count - 1);
@@ -128,6 +128,7 @@ Holding holding(pid_t pid) { return {open_descriptors(pid), mapped_memfds(pid)};
 Holding holding_at_rest(pid_t pid) {
   constexpr double kRestS = 0.5;
   Holding least = holding(pid);
+  // cannot fail by chance: more than it holds at rest only allows more afterwards.
   for (int64_t since_ns = monotonic_ns(); seconds_since(since_ns) < kRestS; ::usleep(5000)) {
     const Holding now = holding(pid);
     if (now.descriptors == least.descriptors && now.memfds == least.memfds) continue;

@@ -34,7 +34,7 @@ void only_count(CallPlan* plan);
 void arm(CallPlan* plan, const FailingCall& failing, uint64_t at);
 
 // Which of `made` calls fail, one at a time: all, or as many as a test has time for, the first ones
-// and others evenly between them and the last. ELIXIR_NIGHTLY: all.
+// and others evenly between them and the last. ELIXIR_EVERY_CASE: all.
 std::vector<uint64_t> chosen(uint64_t made);
 
 // A plan in a file, and an elixird that has the library preloaded and reads it there.

@@ -1,7 +1,6 @@
 // One call of the system fails while elixird starts: it says why and ends with a code of
 // docs/errors.md, or it serves.
 
-#include <gtest/gtest.h>
 #include <signal.h>
 
 #include <cerrno>
@@ -11,6 +10,7 @@
 #include "base/error.h"
 #include "tests/client/session_job.h"
 #include "tests/failing_calls/planned_daemon.h"
+#include "tests/support/matchers.h"
 
 namespace elixir::testing {
 namespace {
@@ -50,11 +50,7 @@ void expect_reason(DaemonProcess& process, const FailingCall& failing) {
 }
 
 void expect_service(DaemonProcess& process) {
-  {
-    const auto session = begin_job(process, "job");
-    const Status trained = session.ok() ? step(**session, 1) : session.status();
-    EXPECT_TRUE(trained.ok()) << trained.message();
-  }
+  must(step(*must(begin_job(process, "job")), 1));
   process.signal(SIGTERM);
   EXPECT_EQ(process.wait(), 0) << process.log();
 }

@@ -162,41 +162,26 @@ FAKE_CUDA_API int cublasSgemmEx(Handle* handle, int transa, int transb, int m, i
       operand(b, element_bytes(type_b), ldb), operand(c, element_bytes(type_c), ldc));
 }
 
-FAKE_CUDA_API int cublasSgemm_v2(Handle* handle, int transa, int transb, int m, int n, int k,
-                                 const float*, const float* a, int lda, const float* b, int ldb,
-                                 const float*, float* c, int ldc) {
-  return enqueue_gemm(handle, {"cublasSgemm", transa, transb, m, n, k}, operand(a, sizeof *a, lda),
-                      operand(b, sizeof *b, ldb), operand(c, sizeof *c, ldc));
-}
-
-FAKE_CUDA_API int cublasDgemm_v2(Handle* handle, int transa, int transb, int m, int n, int k,
-                                 const double*, const double* a, int lda, const double* b, int ldb,
-                                 const double*, double* c, int ldc) {
-  return enqueue_gemm(handle, {"cublasDgemm", transa, transb, m, n, k}, operand(a, sizeof *a, lda),
-                      operand(b, sizeof *b, ldb), operand(c, sizeof *c, ldc));
-}
-
-FAKE_CUDA_API int cublasSgemmStridedBatched(Handle* handle, int transa, int transb, int m, int n,
-                                            int k, const float*, const float* a, int lda,
-                                            long long stride_a, const float* b, int ldb,
-                                            long long stride_b, const float*, float* c, int ldc,
-                                            long long stride_c, int batches) {
-  return enqueue_gemm(handle, {"cublasSgemmStridedBatched", transa, transb, m, n, k},
-                      operand(a, sizeof *a, lda, stride_a, batches),
-                      operand(b, sizeof *b, ldb, stride_b, batches),
-                      operand(c, sizeof *c, ldc, stride_c, batches));
-}
-
-FAKE_CUDA_API int cublasDgemmStridedBatched(Handle* handle, int transa, int transb, int m, int n,
-                                            int k, const double*, const double* a, int lda,
-                                            long long stride_a, const double* b, int ldb,
-                                            long long stride_b, const double*, double* c, int ldc,
-                                            long long stride_c, int batches) {
-  return enqueue_gemm(handle, {"cublasDgemmStridedBatched", transa, transb, m, n, k},
-                      operand(a, sizeof *a, lda, stride_a, batches),
-                      operand(b, sizeof *b, ldb, stride_b, batches),
-                      operand(c, sizeof *c, ldc, stride_c, batches));
-}
+// Of floats and of doubles.
+#define FAKE_CUDA_GEMMS(letter, real)                                                             \
+  FAKE_CUDA_API int cublas##letter##gemm_v2(                                                      \
+      Handle* handle, int transa, int transb, int m, int n, int k, const real*, const real* a,    \
+      int lda, const real* b, int ldb, const real*, real* c, int ldc) {                           \
+    return enqueue_gemm(handle, {"cublas" #letter "gemm", transa, transb, m, n, k},               \
+                        operand(a, sizeof *a, lda), operand(b, sizeof *b, ldb),                   \
+                        operand(c, sizeof *c, ldc));                                              \
+  }                                                                                               \
+  FAKE_CUDA_API int cublas##letter##gemmStridedBatched(                                           \
+      Handle* handle, int transa, int transb, int m, int n, int k, const real*, const real* a,    \
+      int lda, long long stride_a, const real* b, int ldb, long long stride_b, const real*,       \
+      real* c, int ldc, long long stride_c, int batches) {                                        \
+    return enqueue_gemm(handle, {"cublas" #letter "gemmStridedBatched", transa, transb, m, n, k}, \
+                        operand(a, sizeof *a, lda, stride_a, batches),                            \
+                        operand(b, sizeof *b, ldb, stride_b, batches),                            \
+                        operand(c, sizeof *c, ldc, stride_c, batches));                           \
+  }
+FAKE_CUDA_GEMMS(S, float)
+FAKE_CUDA_GEMMS(D, double)
 
 // Products whose operands are not looked at. All begin with the handle.
 #define FAKE_CUDA_PRODUCT(name) \

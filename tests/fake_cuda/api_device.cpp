@@ -45,27 +45,53 @@ void fill(cudaDeviceProp& prop, int device) {
   for (int i = 0; i < 16; ++i) prop.uuid.bytes[i] = static_cast<char>(i + device);
 }
 
+constexpr std::pair<cudaDeviceAttr, int> kAttributes[] = {
+    {cudaDevAttrHostRegisterSupported, 1},
+    {cudaDevAttrMultiProcessorCount, kProcessors},
+    {cudaDevAttrComputeCapabilityMajor, kCapabilityMajor},
+    {cudaDevAttrComputeCapabilityMinor, kCapabilityMinor},
+    {cudaDevAttrMaxSharedMemoryPerBlockOptin, kSharedBytesOfBlock},
+    {cudaDevAttrMaxThreadsPerBlock, kThreadsOfBlock},
+    {cudaDevAttrMaxThreadsPerMultiProcessor, kThreadsOfProcessor},
+    {cudaDevAttrUnifiedAddressing, 1},
+};
+
 int attribute(cudaDeviceAttr which) {
-  switch (which) {
-    case cudaDevAttrHostRegisterSupported:
-      return 1;
-    case cudaDevAttrMultiProcessorCount:
-      return kProcessors;
-    case cudaDevAttrComputeCapabilityMajor:
-      return kCapabilityMajor;
-    case cudaDevAttrComputeCapabilityMinor:
-      return kCapabilityMinor;
-    case cudaDevAttrMaxSharedMemoryPerBlockOptin:
-      return kSharedBytesOfBlock;
-    case cudaDevAttrMaxThreadsPerBlock:
-      return kThreadsOfBlock;
-    case cudaDevAttrMaxThreadsPerMultiProcessor:
-      return kThreadsOfProcessor;
-    case cudaDevAttrUnifiedAddressing:
-      return 1;
-    default:
-      return 0;
+  for (const auto& [known, value] : kAttributes) {
+    if (known == which) return value;
   }
+  return 0;
+}
+
+struct KnownError {
+  cudaError_t error;
+  const char* name;
+  const char* text;
+};
+
+constexpr KnownError kErrors[] = {
+    {cudaSuccess, "cudaSuccess", "no error"},
+    {cudaErrorInvalidValue, "cudaErrorInvalidValue", "invalid argument"},
+    {cudaErrorMemoryAllocation, "cudaErrorMemoryAllocation", "out of memory"},
+    {cudaErrorInvalidDevice, "cudaErrorInvalidDevice", "invalid device ordinal"},
+    {cudaErrorNoDevice, "cudaErrorNoDevice", "no CUDA-capable device is detected"},
+    {cudaErrorInvalidResourceHandle, "cudaErrorInvalidResourceHandle", "invalid resource handle"},
+    {cudaErrorNotReady, "cudaErrorNotReady", "device not ready"},
+    {cudaErrorNotSupported, "cudaErrorNotSupported", "operation not supported"},
+    {cudaErrorIllegalAddress, "cudaErrorIllegalAddress",
+     "an illegal memory access was encountered"},
+    {cudaErrorHostMemoryAlreadyRegistered, "cudaErrorHostMemoryAlreadyRegistered",
+     "cudaErrorHostMemoryAlreadyRegistered"},
+    {cudaErrorHostMemoryNotRegistered, "cudaErrorHostMemoryNotRegistered",
+     "cudaErrorHostMemoryNotRegistered"},
+};
+
+KnownError find_error(cudaError_t error) {
+  for (const KnownError& known : kErrors) {
+    if (known.error == error) return known;
+  }
+  constexpr const char* kOther = "an error of the fake CUDA runtime";
+  return {error, kOther, kOther};
 }
 
 }  // namespace
@@ -159,58 +185,8 @@ FAKE_CUDA_API cudaError_t cudaPeekAtLastError() {
   return runtime().injected != cudaSuccess ? runtime().injected : this_thread().last_error;
 }
 
-FAKE_CUDA_API const char* cudaGetErrorName(cudaError_t error) {
-  switch (error) {
-    case cudaSuccess:
-      return "cudaSuccess";
-    case cudaErrorInvalidValue:
-      return "cudaErrorInvalidValue";
-    case cudaErrorMemoryAllocation:
-      return "cudaErrorMemoryAllocation";
-    case cudaErrorInvalidDevice:
-      return "cudaErrorInvalidDevice";
-    case cudaErrorNoDevice:
-      return "cudaErrorNoDevice";
-    case cudaErrorInvalidResourceHandle:
-      return "cudaErrorInvalidResourceHandle";
-    case cudaErrorNotReady:
-      return "cudaErrorNotReady";
-    case cudaErrorNotSupported:
-      return "cudaErrorNotSupported";
-    case cudaErrorIllegalAddress:
-      return "cudaErrorIllegalAddress";
-    case cudaErrorHostMemoryAlreadyRegistered:
-      return "cudaErrorHostMemoryAlreadyRegistered";
-    case cudaErrorHostMemoryNotRegistered:
-      return "cudaErrorHostMemoryNotRegistered";
-    default:
-      return "an error of the fake CUDA runtime";
-  }
-}
+FAKE_CUDA_API const char* cudaGetErrorName(cudaError_t error) { return find_error(error).name; }
 
-FAKE_CUDA_API const char* cudaGetErrorString(cudaError_t error) {
-  switch (error) {
-    case cudaSuccess:
-      return "no error";
-    case cudaErrorInvalidValue:
-      return "invalid argument";
-    case cudaErrorMemoryAllocation:
-      return "out of memory";
-    case cudaErrorInvalidDevice:
-      return "invalid device ordinal";
-    case cudaErrorNoDevice:
-      return "no CUDA-capable device is detected";
-    case cudaErrorInvalidResourceHandle:
-      return "invalid resource handle";
-    case cudaErrorNotReady:
-      return "device not ready";
-    case cudaErrorNotSupported:
-      return "operation not supported";
-    case cudaErrorIllegalAddress:
-      return "an illegal memory access was encountered";
-    default:
-      return cudaGetErrorName(error);
-  }
-}
+FAKE_CUDA_API const char* cudaGetErrorString(cudaError_t error) { return find_error(error).text; }
 
 }  // namespace fake_cuda

@@ -6,7 +6,6 @@
 #include "tests/fake_cuda/device_memory.h"
 #include "tests/fake_cuda/host_memory.h"
 #include "tests/fake_cuda/races.h"
-#include "tests/fake_cuda/settings.h"
 
 namespace fake_cuda {
 

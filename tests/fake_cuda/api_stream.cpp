@@ -1,7 +1,6 @@
 // Streams and events.
 
 #include "tests/fake_cuda/call.h"
-#include "tests/fake_cuda/settings.h"
 
 namespace fake_cuda {
 namespace {

@@ -17,7 +17,6 @@ using elixir::kernels::AdamArrays;
 using elixir::kernels::CompletionOf;
 using elixir::kernels::ElementOf;
 using elixir::optim::AdamConstants;
-using elixir::optim::kMaxGrads;
 
 template <class T>
 T argument(void** arguments, int i) {

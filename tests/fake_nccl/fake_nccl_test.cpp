@@ -170,6 +170,7 @@ TEST_F(FakeNccl, ARankThatDoesNotJoinIsWaitedForUntilTheAbort) {
     if (rank == 1) return 0;
     float* block = me.upload(values_of(rank, 2 * kCount));
     OK(ncclAllGather(block, block, kCount, ncclFloat, me.comm, me.streams[0]));
+    // cannot fail by chance: nothing but the abort ends what waits for the other rank.
     std::this_thread::sleep_for(std::chrono::milliseconds(300));
     EXPECT_OR_LINE(!me.idle());
     EXPECT_OR_LINE(me.async_error() == ncclSuccess);
@@ -191,6 +192,7 @@ TEST_F(FakeNccl, AnInjectedErrorIsAsynchronousAndOfOneRank) {
     if (rank == 1) {
       EXPECT_OR_LINE(eventually([&] { return me.async_error() == ncclSystemError; }));
     }
+    // cannot fail by chance: nothing but the abort ends what waits for the other rank.
     std::this_thread::sleep_for(std::chrono::milliseconds(300));
     EXPECT_OR_LINE(!me.idle());
     EXPECT_OR_LINE(rank == 1 || me.async_error() == ncclSuccess);

@@ -4,24 +4,21 @@ import fcntl
 import os
 import signal
 import sys
-import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), '..', 'e2e'))
 import harness  # noqa: E402
 from harness import ENDLESS, TINY, program, wait_until  # noqa: E402
-
-GRACE_S = 5  # the launcher's default, after which it kills
-SLACK_S = 3
 
 
 class Stop(harness.ElixirTest):
     def test_the_launcher_ends_its_ranks_and_its_daemon(self):
         for number in (signal.SIGTERM, signal.SIGINT):
             with self.subTest(signal=number):
-                job = self.start(self.launch(2, program('train_gpt2')), TINY, ENDLESS)
+                job = self.start(self.launch(2, program('train_gpt2'), flags=['--grace', str(harness.PATIENCE_S)]),
+                                 TINY, ENDLESS)
                 job.wait_for_text('step 2/')
                 job.signal(number)
-                finished = job.wait(GRACE_S + SLACK_S)
+                finished = job.wait()
                 self.assertEqual(finished.exit_code, 128 + number, str(finished))
                 # The ranks ended by themselves. (A rank that was a step behind misses the other
                 # and ends without its line.)
@@ -34,7 +31,7 @@ class Stop(harness.ElixirTest):
         trainer = self.start(program('train_gpt2'), TINY, ENDLESS)
         trainer.wait_for_text('^step 2/')
         trainer.signal(signal.SIGTERM)
-        finished = trainer.wait(SLACK_S)
+        finished = trainer.wait()
         self.assertEqual(finished.exit_code, 143, str(finished))
         self.assertRegex(finished.lines[-1], '^done: ')
         self.assert_daemon_is_free(daemon.pid)
@@ -50,7 +47,7 @@ class Stop(harness.ElixirTest):
                               environment=self.rank_environment(0, 2))
             rank.wait_for_text('waiting')
             rank.signal(number)
-            self.assertEqual(rank.wait(SLACK_S).exit_code, 128 + number)
+            self.assertEqual(rank.wait().exit_code, 128 + number)
             self.assert_daemon_is_free(daemon.pid)
         self.stop_elixird(daemon)
 
@@ -59,8 +56,10 @@ class Stop(harness.ElixirTest):
         with open(os.path.join(self.runtime, 'elixird.lock'), 'w', encoding='ascii') as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             trainer = self.start(program('train_gpt2'), TINY, '--steps', '2')
-            wait_until(lambda: 'another elixird' in self.log(), 'its elixird is refused')
-            time.sleep(0.3)
+            def refused():
+                return self.log().count('another elixird')
+            first = wait_until(refused, 'its elixird is refused')
+            wait_until(lambda: refused() > first, 'the next one is, too')
             self.assertFalse(trainer.ended())
         finished = trainer.wait()
         self.assertEqual(finished.exit_code, 0, str(finished))
@@ -70,7 +69,7 @@ class Stop(harness.ElixirTest):
         job = self.start(self.launch(2, program('train_gpt2')), TINY, ENDLESS)
         job.wait_for_text('step 2/')
         os.kill(self.processes('elixird')[0], signal.SIGTERM)
-        finished = job.wait(5)
+        finished = job.wait()
         self.assertEqual(finished.exit_code, 5, str(finished))
         self.assertIn('elixird was stopped', finished.errors)
         self.assert_nothing_left()

@@ -2,14 +2,13 @@
 // in each build, without libFuzzer; as they are, and damaged at random. A target that fails aborts
 // (ELIXIR_CHECK).
 //
-//   ELIXIR_FUZZ_SEED    another sequence; with ELIXIR_NIGHTLY a new one each time (it is printed)
-//   ELIXIR_FUZZ_ROUNDS  more or fewer damaged inputs a target
+//   ELIXIR_FUZZ_SEED    another sequence; with ELIXIR_EVERY_CASE a new one each time (it is
+//   printed) ELIXIR_FUZZ_ROUNDS  more or fewer damaged inputs a target
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -17,6 +16,8 @@
 #include <random>
 #include <string>
 #include <vector>
+
+#include "tests/support/every_case.h"
 
 // CMakeLists.txt names LLVMFuzzerTestOneInput of each target so.
 #define ELIXIR_FUZZ_TARGETS(of)                                                                    \
@@ -68,11 +69,6 @@ TEST_P(Corpus, KeepsThePromisesOfTheDecoder) {
   EXPECT_FALSE(inputs_.empty());
 }
 
-uint64_t setting(const char* name, uint64_t otherwise) {
-  const char* const text = std::getenv(name);
-  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 0);
-}
-
 // Flips bits, overwrites words with odd values, cuts, extends or rotates.
 void damage(Bytes& bytes, std::mt19937_64& random) {
   constexpr uint64_t kOdd[] = {0,          1,     0x7f,       0xff, 0xffff, 0x7fffffff,
@@ -102,9 +98,9 @@ void damage(Bytes& bytes, std::mt19937_64& random) {
 }
 
 TEST_P(Corpus, KeepsThePromisesOfTheDecoderWhateverTheDamage) {
-  const bool nightly = std::getenv("ELIXIR_NIGHTLY") != nullptr;
-  const uint64_t seed = setting("ELIXIR_FUZZ_SEED", nightly ? std::random_device()() : 1);
-  const uint64_t rounds = setting("ELIXIR_FUZZ_ROUNDS", nightly ? 50'000 : 2'000);
+  const bool nightly = every_case();
+  const uint64_t seed = number_setting("ELIXIR_FUZZ_SEED", nightly ? std::random_device()() : 1);
+  const uint64_t rounds = number_setting("ELIXIR_FUZZ_ROUNDS", nightly ? 50'000 : 2'000);
   std::printf("ELIXIR_FUZZ_SEED=%llu\n", static_cast<unsigned long long>(seed));
   std::fflush(stdout);
   std::mt19937_64 random(seed);

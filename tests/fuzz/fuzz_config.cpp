@@ -5,11 +5,11 @@
 
 #include <string>
 
+#include "base/check.h"
 #include "base/fd.h"
 #include "daemon/config.h"
 #include "shm/layout.h"
 #include "shm/shape.h"
-#include "tests/fuzz/fuzz_input.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace elixir;
@@ -20,11 +20,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   ELIXIR_CHECK(wrote == static_cast<ssize_t>(size), "pwrite");
   daemon::Config config;
   const Status applied = daemon::apply_toml(path, &config);
-  if (!applied.ok()) {
-    ELIXIR_CHECK(applied.code() == Code::kInvalidArgument, "{}", applied.message());
-    return 0;
-  }
-  if (!daemon::check_config(config).ok()) return 0;
+  ELIXIR_CHECK(applied.ok() || applied.code() == Code::kInvalidArgument, "{}", applied.message());
+  if (!applied.ok() || !daemon::check_config(config).ok()) return 0;
   ELIXIR_CHECK(config.workers <= shm::kMaxWorkers && config.slice_numel > 0, "limits");
   ELIXIR_CHECK(config.exit_when_idle >= 0 && config.attach_timeout_s > 0, "times");
   return 0;

@@ -5,10 +5,12 @@
 #include <cstdint>
 #include <cstring>
 #include <span>
+#include <string>
 #include <string_view>
 #include <type_traits>
 
 #include "base/check.h"
+#include "base/status.h"
 
 namespace elixir::fuzz {
 
@@ -39,5 +41,22 @@ class Input {
  private:
   std::span<const uint8_t> bytes_;
 };
+
+// Whether the decoder took the input. What it refuses is the sender's fault.
+template <typename T>
+bool accepted(const Result<T>& decoded, Code refusal = Code::kBadInput) {
+  if (decoded.ok()) return true;
+  ELIXIR_CHECK(decoded.status().code() == refusal, "{}", decoded.status().message());
+  return false;
+}
+
+// What was accepted is written and read again, to the same text. to_json() is found by T.
+template <typename T>
+void check_rereads(const T& value, Result<T> (*read)(std::string_view)) {
+  const std::string text = to_json(value);
+  const Result<T> again = read(text);
+  ELIXIR_CHECK(again.ok(), "{} in what was written: {}", again.status().message(), text);
+  ELIXIR_CHECK(to_json(*again) == text, "another value was read than was written: {}", text);
+}
 
 }  // namespace elixir::fuzz

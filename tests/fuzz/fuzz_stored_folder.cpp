@@ -37,8 +37,7 @@ struct Folders {
     if (choice == 0) return plain_file.write(input.rest()), plain.path();
     if (choice == 1) return index.write(input.rest()), shards.path();
     if (choice == 2) {
-      const std::string text = fmt::format("{{\"manifest\":{},\"xxh3\":\"{:016x}\"}}\n",
-                                           input.rest_text(), xxh3_of(input.rest()));
+      const std::string text = sealed(input.rest_text());
       told_manifest.write(std::as_bytes(std::span(text)));
       return told.path();
     }

@@ -1,7 +1,7 @@
 // Random schedules of an honest job beside a hostile one: job/job_schedule.h.
 //
-//   ELIXIR_FUZZ_SEED       the first seed (it is printed; with ELIXIR_NIGHTLY a new one each time)
-//   ELIXIR_FUZZ_SCHEDULES  how many, a seed each
+//   ELIXIR_FUZZ_SEED       the first seed (it is printed; with ELIXIR_EVERY_CASE a new one each
+//   time) ELIXIR_FUZZ_SCHEDULES  how many, a seed each
 //
 // That they find an elixird with one line changed is shown by tests/mutants/client_core.toml.
 
@@ -16,6 +16,7 @@
 #include "base/log.h"
 #include "tests/fuzz/job/fuzzed_job.h"
 #include "tests/fuzz/job/job_schedule.h"
+#include "tests/support/every_case.h"
 
 namespace elixir::fuzz {
 namespace {
@@ -58,16 +59,11 @@ class JobSchedules : public ::testing::Test {
   }
 };
 
-uint64_t setting(const char* name, uint64_t otherwise) {
-  const char* const text = std::getenv(name);
-  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 0);
-}
-
 TEST_F(JobSchedules, AHonestJobGoesOnWhateverAHostileOneDoes) {
-  const bool nightly = std::getenv("ELIXIR_NIGHTLY") != nullptr;
+  const bool nightly = every_case();
   const uint64_t seed =
-      setting("ELIXIR_FUZZ_SEED", nightly ? uint64_t{std::random_device()()} << 32 : 1);
-  const uint64_t schedules = setting("ELIXIR_FUZZ_SCHEDULES", nightly ? 300000 : 15000);
+      number_setting("ELIXIR_FUZZ_SEED", nightly ? uint64_t{std::random_device()()} << 32 : 1);
+  const uint64_t schedules = number_setting("ELIXIR_FUZZ_SCHEDULES", nightly ? 300000 : 15000);
   ScheduleCounts counts;
   EXPECT_EQ(first_violation(seed, schedules, &counts), "");
   std::printf(

@@ -53,7 +53,12 @@ inline std::string stored_folder_manifest(uint64_t piece_bytes) {
   return checkpoints::encode_manifest(manifest);
 }
 
-// What a manifest says, without its hash.
+// What a manifest says, within a hash that fits.
+inline std::string sealed(std::string_view inner) {
+  return fmt::format("{{\"manifest\":{},\"xxh3\":\"{:016x}\"}}\n", inner,
+                     checkpoints::xxh3_of(std::as_bytes(std::span(inner))));
+}
+// What it says, without its hash.
 inline std::string inner_of(std::string_view manifest) {
   const size_t before = std::string_view("{\"manifest\":").size();
   return std::string(manifest.substr(before, manifest.rfind(",\"xxh3\"") - before));

@@ -1,14 +1,12 @@
 // bench/kernels: with a GPU the fields that scripts read, and sane figures; without one, the code.
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
 
 #include "tests/optim_cpu/run_bench.h"
+#include "tests/support/matchers.h"
 
 namespace elixir {
 namespace {
@@ -17,7 +15,7 @@ TEST(BenchKernels, JsonHasTheFieldsOrThereIsNoGpu) {
   const BenchRun ended = run_bench(ELIXIR_BENCH_KERNELS " --json --numel 33554433 --rounds 5 2>&1");
   if (ended.exit_code == 77) {
     ASSERT_EQ(std::getenv("ELIXIR_REQUIRE_GPU"), nullptr) << ended.output;
-    EXPECT_THAT(ended.output, testing::HasSubstr("no GPU, nothing is measured: "));
+    EXPECT_THAT(ended.output, HasSubstr("no GPU, nothing is measured: "));
     GTEST_SKIP() << ended.output;
   }
   ASSERT_EQ(ended.exit_code, 0) << ended.output;

@@ -1,15 +1,12 @@
 // What a launch refuses, and what it says where there is no GPU.
 
 #include <cuda_runtime_api.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include "kernels/kernels.h"
+#include "tests/support/matchers.h"
 
 namespace elixir::kernels {
 namespace {
-
-using testing::HasSubstr;
 
 // An address that no launch gets as far as to read.
 void* nowhere(uintptr_t offset = 0) { return reinterpret_cast<void*>(0x1000 + offset); }
@@ -61,8 +58,7 @@ TEST(Launch, WithoutAGpuSaysSo) {
       // Those of several chunks lie side by side: every other one at an odd multiple of 8 bytes.
       launch_squared_norm(ComputeType::kFp32, floats, 100'000, norm + 1, nullptr)};
   for (const Status& outcome : outcomes) {
-    EXPECT_EQ(outcome.code(), Code::kInternal);
-    EXPECT_THAT(outcome.message(), HasSubstr(cudaGetErrorString(why)));
+    expect_refused(outcome, Code::kInternal, {cudaGetErrorString(why)});
   }
   EXPECT_THAT(outcomes[0].message(), HasSubstr("Adam update of 100 elements"));
 }

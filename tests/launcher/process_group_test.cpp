@@ -12,13 +12,14 @@
 #include <iterator>
 #include <sstream>
 
-#include "base/clock.h"
 #include "tests/support/patience.h"
+#include "tests/support/temporary_folder.h"
 
 namespace elixir::launcher {
 namespace {
 
-constexpr double kLongSeconds = 60;  // what the ranks would take if nobody ended them
+// Ranks sleep, and graces are, longer than ctest lets the test run: who waits for their end hangs.
+constexpr int kLongMs = 1'000'000;
 
 class ProcessGroupTest : public ::testing::Test {
  protected:
@@ -32,23 +33,20 @@ class ProcessGroupTest : public ::testing::Test {
     GroupOptions options;
     options.argv = {"/bin/sh", "-c", script};
     for (int i = 0; i < ranks; ++i) {
-      options.rank_environments.push_back({"RANK=" + std::to_string(i)});
+      options.rank_environments.push_back(
+          {"RANK=" + std::to_string(i), "FILE=" + file_});
     }
     options.stdout_fd = output_.get();
     options.stderr_fd = output_.get();
     return options;
   }
 
-  // Long before the sleeps in their scripts are over.
   GroupOutcome run(GroupOptions options) {
-    const int64_t start_ns = monotonic_ns();
     const SignalWatch signals;
     ProcessGroup group(std::move(options));
     const Status started = group.start();
     EXPECT_TRUE(started.ok()) << started.message();
-    const GroupOutcome outcome = group.wait(signals);
-    EXPECT_LT(seconds_since(start_ns), kLongSeconds / 2);
-    return outcome;
+    return group.wait(signals);
   }
 
   std::vector<std::string> lines() {
@@ -78,6 +76,7 @@ class ProcessGroupTest : public ::testing::Test {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     test::eventually([&] { return lines().size() >= count; });
     if (::getppid() == test) ::kill(test, signal);
+    std::ofstream(file_) << signal;
     ::_exit(0);
   }
 
@@ -87,6 +86,8 @@ class ProcessGroupTest : public ::testing::Test {
   }
 
   UniqueFd output_;
+  const TemporaryFolder folder_;
+  const std::string file_ = folder_.path("file");  // $FILE: what ranks tell one another
 };
 
 TEST_F(ProcessGroupTest, AllEndWell) {
@@ -105,7 +106,7 @@ TEST_F(ProcessGroupTest, AllEndWell) {
 }
 
 TEST_F(ProcessGroupTest, RanksOfALaterNodeAreCalledByTheirRank) {
-  GroupOptions options = shell("echo out; [ $RANK = 1 ] && exit 7; exec sleep 60", 2);
+  GroupOptions options = shell("echo out; [ $RANK = 1 ] && exit 7; exec sleep 1000", 2);
   options.first_rank = 4;
   EXPECT_EQ(run(std::move(options)).failed_rank, 1);
   EXPECT_EQ(times("[rank 5] out"), 1);
@@ -126,14 +127,17 @@ TEST_F(ProcessGroupTest, LinesOfRanksAreNeverMixed) {
 }
 
 TEST_F(ProcessGroupTest, FirstFailureEndsTheGroupWithItsExitCode) {
-  const GroupOutcome outcome = run(shell("[ $RANK = 1 ] && exit 7; exec sleep 60", 3));
+  const GroupOutcome outcome = run(shell("[ $RANK = 1 ] && exit 7; exec sleep 1000", 3));
   EXPECT_EQ(outcome.exit_code, 7);
   EXPECT_EQ(outcome.failed_rank, 1);
   EXPECT_LE(GroupOptions().failure_grace_ms, 1000);
 }
 
 TEST_F(ProcessGroupTest, ARankThatIgnoresSigtermIsKilled) {
-  GroupOptions options = shell("[ $RANK = 1 ] && sleep 0.2 && exit 7; trap '' TERM; sleep 60", 2);
+  GroupOptions options = shell(
+      "if [ $RANK = 1 ]; then until [ -s $FILE ]; do sleep 0.01; done; exit 7; fi; "
+      "trap '' TERM; echo deaf >$FILE; sleep 1000",
+      2);
   options.failure_grace_ms = 100;
   EXPECT_EQ(run(std::move(options)).exit_code, 7);
 }
@@ -141,24 +145,25 @@ TEST_F(ProcessGroupTest, ARankThatIgnoresSigtermIsKilled) {
 // In good order: it goes on, and hears the signal.
 TEST_F(ProcessGroupTest, AStoppedRankIsEndedToo) {
   GroupOptions options = shell(
-      "if [ $RANK = 1 ]; then sleep 2; exit 9; fi; "
-      "trap 'echo heard; exit 3' TERM; kill -STOP $$; sleep 60",
+      "if [ $RANK = 1 ]; then until [ -s $FILE ]; do sleep 0.01; done; "
+      "until grep -q ') T ' /proc/$(cat $FILE)/stat; do sleep 0.01; done; exit 9; fi; "
+      "trap 'echo heard; exit 3' TERM; echo $$ >$FILE; kill -STOP $$; sleep 1000",
       2);
-  options.failure_grace_ms = static_cast<int>(kLongSeconds) * 1000;
+  options.failure_grace_ms = test::kPatienceMs;
   const GroupOutcome outcome = run(std::move(options));
   EXPECT_EQ(outcome.exit_code, 9);
   EXPECT_EQ(times("[rank 0] heard"), 1);
 }
 
 TEST_F(ProcessGroupTest, ASignalIsReportedAs128AndItsNumber) {
-  const GroupOutcome outcome = run(shell("[ $RANK = 0 ] && kill -SEGV $$; exec sleep 60", 2));
+  const GroupOutcome outcome = run(shell("[ $RANK = 0 ] && kill -SEGV $$; exec sleep 1000", 2));
   EXPECT_EQ(outcome.exit_code, 128 + SIGSEGV);
   EXPECT_EQ(outcome.failed_rank, 0);
   EXPECT_TRUE(says("SIGSEGV"));
 }
 
 TEST_F(ProcessGroupTest, ChildrenOfARankDoNotOutliveIt) {
-  GroupOptions options = shell("sleep 60 & echo $!", 2);
+  GroupOptions options = shell("sleep 1000 & echo $!", 2);
   EXPECT_EQ(run(std::move(options)).exit_code, 0);
   const std::vector<std::string> got = lines();
   ASSERT_EQ(got.size(), 2u);
@@ -171,7 +176,7 @@ TEST_F(ProcessGroupTest, ChildrenOfARankDoNotOutliveIt) {
 TEST_F(ProcessGroupTest, AnInterruptReachesEveryRankOnce) {
   signal_after_lines(2, SIGINT);
   const GroupOutcome outcome =
-      run(shell("trap 'echo got; exit 3' INT; echo ready; sleep 60 & wait", 2));
+      run(shell("trap 'echo got; exit 3' INT; echo ready; sleep 1000 & wait", 2));
   EXPECT_EQ(outcome.stop_signal, SIGINT);
   EXPECT_EQ(outcome.exit_code, 3);
   EXPECT_EQ(times("[rank 0] got"), 1);
@@ -179,7 +184,7 @@ TEST_F(ProcessGroupTest, AnInterruptReachesEveryRankOnce) {
 }
 
 TEST_F(ProcessGroupTest, ARankThatIgnoresTheInterruptIsKilledAfterTheGrace) {
-  GroupOptions options = shell("trap '' INT TERM; echo ready; sleep 60", 2);
+  GroupOptions options = shell("trap '' INT TERM; echo ready; sleep 1000", 2);
   options.stop_grace_ms = 100;
   signal_after_lines(2, SIGTERM);
   const GroupOutcome outcome = run(std::move(options));
@@ -187,8 +192,8 @@ TEST_F(ProcessGroupTest, ARankThatIgnoresTheInterruptIsKilledAfterTheGrace) {
 }
 
 TEST_F(ProcessGroupTest, ASecondInterruptDoesNotWaitForTheGrace) {
-  GroupOptions options = shell("trap 'echo got' INT; echo ready; sleep 60 & wait; wait", 2);
-  options.stop_grace_ms = 1000 * static_cast<int>(kLongSeconds);
+  GroupOptions options = shell("trap 'echo got' INT; echo ready; sleep 1000 & wait; wait", 2);
+  options.stop_grace_ms = kLongMs;
   signal_after_lines(2, SIGINT);
   signal_after_lines(4, SIGINT);
   const GroupOutcome outcome = run(std::move(options));
@@ -199,7 +204,7 @@ TEST_F(ProcessGroupTest, ASecondInterruptDoesNotWaitForTheGrace) {
 // A rank may be a script around the program: the signal is for both.
 TEST_F(ProcessGroupTest, TheProgramBehindAShellGetsTheInterrupt) {
   const GroupOptions options =
-      shell("sh -c 'trap \"echo got; exit 3\" INT; echo ready; sleep 60 & wait'; exit 5", 2);
+      shell("sh -c 'trap \"echo got; exit 3\" INT; echo ready; sleep 1000 & wait'; exit 5", 2);
   signal_after_lines(2, SIGINT);
   run(options);
   EXPECT_EQ(times("[rank 0] got"), 1);
@@ -208,7 +213,7 @@ TEST_F(ProcessGroupTest, TheProgramBehindAShellGetsTheInterrupt) {
 
 TEST_F(ProcessGroupTest, ASignalToSaveIsPassedOnAndEndsNothing) {
   const GroupOptions options =
-      shell("trap 'echo saved; exit 0' USR1; echo ready; sleep 60 & wait", 2);
+      shell("trap 'echo saved; exit 0' USR1; echo ready; sleep 1000 & wait", 2);
   signal_after_lines(2, SIGUSR1);
   const GroupOutcome outcome = run(options);
   EXPECT_EQ(outcome.exit_code, 0);
@@ -221,17 +226,17 @@ TEST_F(ProcessGroupTest, ASignalToSaveIsPassedOnAndEndsNothing) {
 // program that is starting hears it once it can.
 TEST_F(ProcessGroupTest, ASignalToSaveKillsNobodyAndWaitsForWhoIsStarting) {
   const GroupOptions options = shell(
-      "sh -c 'echo ready; sleep 0.3; trap \"echo saved; exit 0\" USR1; sleep 60 & wait'; "
-      "echo shell goes on",
+      "sh -c 'echo ready; until [ -s $FILE ]; do sleep 0.01; done; "
+      "trap \"echo saved; exit 0\" USR1; sleep 1000 & wait'; echo shell goes on",
       1);
-  signal_after_lines(1, SIGUSR1);
+  signal_after_lines(1, SIGUSR1);  // which then lies in the file
   EXPECT_EQ(run(options).exit_code, 0);
   EXPECT_EQ(lines(), (std::vector<std::string>{"[rank 0] ready", "[rank 0] saved",
                                                "[rank 0] shell goes on"}));
 }
 
 TEST_F(ProcessGroupTest, ASignalToSaveThatCameBeforeTheRanksReachesThem) {
-  GroupOptions options = shell("trap 'echo saved; exit 0' USR1; sleep 60 & wait", 2);
+  GroupOptions options = shell("trap 'echo saved; exit 0' USR1; sleep 1000 & wait", 2);
   options.save_asked = true;
   EXPECT_EQ(run(std::move(options)).exit_code, 0);
   EXPECT_EQ(lines().size(), 2u);
@@ -256,14 +261,20 @@ TEST_F(ProcessGroupTest, AProgramThatCannotStartIsAnError) {
 
 // The healthy rank is often the first to end.
 TEST_F(ProcessGroupTest, WhatTheLostPeerEndsWithIsTheCause) {
-  const GroupOutcome outcome =
-      run(shell("[ $RANK = 0 ] && exit 6; trap 'exit 1' TERM; sleep 0.5; exit 70", 2));
+  // Rank 1 ends once the other one is reaped, and so seen.
+  GroupOptions options = shell(
+      "if [ $RANK = 0 ]; then echo $$ >$FILE; exit 6; fi; trap 'exit 1' TERM; "
+      "until [ -s $FILE ]; do sleep 0.01; done; "
+      "while kill -0 $(cat $FILE); do sleep 0.01; done; exit 70",
+      2);
+  options.cause_grace_ms = kLongMs;
+  const GroupOutcome outcome = run(std::move(options));
   EXPECT_EQ(outcome.exit_code, 70);
   EXPECT_EQ(outcome.failed_rank, 1);
 }
 
 TEST_F(ProcessGroupTest, ALostPeerThatDoesNotEndIsNotWaitedForLong) {
-  GroupOptions options = shell("[ $RANK = 0 ] && exit 6; exec sleep 60", 2);
+  GroupOptions options = shell("[ $RANK = 0 ] && exit 6; exec sleep 1000", 2);
   options.cause_grace_ms = 200;
   const GroupOutcome outcome = run(std::move(options));
   EXPECT_EQ(outcome.exit_code, 6);

@@ -6,8 +6,6 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/scalar_tensor.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <filesystem>
 #include <string>
@@ -19,7 +17,7 @@
 #include "models/torch_file.h"
 #include "planner/models/config_json.h"
 #include "planner/models/transformer_config.h"
-#include "tests/support/outcomes.h"
+#include "tests/support/matchers.h"
 #include "tests/support/temporary_folder.h"
 
 namespace elixir {
@@ -119,8 +117,7 @@ class ConvertTest : public ::testing::Test {
 
   std::string write_torch(const at::IValue& value, const std::string& name = "optimizer.pt") {
     std::filesystem::remove(folder_.path(name));
-    const Status written = write_torch_file(folder_.path(name), value);
-    EXPECT_TRUE(written.ok()) << written.message();
+    must(write_torch_file(folder_.path(name), value));
     return folder_.path(name);
   }
   ImportRequest request(const std::string& torch_file) const {
@@ -173,8 +170,8 @@ class ConvertTest : public ::testing::Test {
   }
   // The states that the checkpoint came from come out of it.
   void expect_exported(const std::vector<std::string>& order) {
-    const TorchFile file = test::must(exported(folder_.path("names")));
-    const AdamFile adam = test::must(adam_of(file, {}));
+    const TorchFile file = must(exported(folder_.path("names")));
+    const AdamFile adam = must(adam_of(file, {}));
     const pickle::Value* const names = file.document().find(file.document().root(), "param_names");
     for (size_t i = 0; i < 2; ++i) EXPECT_EQ(file.document().at(names->items[i]).text, order[i]);
     for (const std::string& name : kNames) {

@@ -16,12 +16,11 @@ using ::testing::HasSubstr;
 
 TEST_F(ConvertTest, WithoutStatesAreAlsoThoseOfTheFlattenedFormThatGroupsName) {
   ASSERT_TRUE(import(flat_adam_of_two(1)).ok());
-  const auto folder = test::must(checkpoints::open_stored_folder(folder_.path("step-000000007")));
+  const auto folder = must(checkpoints::open_stored_folder(folder_.path("step-000000007")));
   EXPECT_EQ(folder.manifest->updates_of.at("a.bias"), 0u);
   EXPECT_EQ(folder.optimizer.size(), 6u);
-  const auto plan = checkpoints::plan_load(
-      folder, std::vector<checkpoints::WantedParameter>{{"b.weight", {2, 3}}, {"a.bias", {5}}});
-  EXPECT_TRUE(plan.ok()) << plan.status().message();
+  const auto plan = must(checkpoints::plan_load(
+      folder, std::vector<checkpoints::WantedParameter>{{"b.weight", {2, 3}}, {"a.bias", {5}}}));
 }
 
 // apex keeps it there.
@@ -35,8 +34,7 @@ TEST_F(ConvertTest, ACountOfTheGroupIsThatOfItsParameters) {
   group.erase("amsgrad");
   group.insert("bias_correction", true);
   group.insert("step", int64_t{7});
-  const Status imported = import(file);
-  ASSERT_TRUE(imported.ok()) << imported.message();
+  must(import(file));
   const auto manifest = checkpoints::open_stored_folder(folder_.path("step-000000007"))->manifest;
   EXPECT_EQ(manifest->updates, 7u);
   EXPECT_TRUE(manifest->updates_of.empty());
@@ -64,12 +62,10 @@ TEST_F(ConvertTest, AModelThatElixirKnowsGetsItsNamesAndItsType) {
     groups.push_back(group_of(params, 0.5));
     file.insert("state", states);
     file.insert("param_groups", groups);
-    const Status imported = import(file);
-    ASSERT_TRUE(imported.ok()) << imported.message();
-    const auto folder = test::must(checkpoints::open_stored_folder(folder_.path("step-000000007")));
+    must(import(file));
+    const auto folder = must(checkpoints::open_stored_folder(folder_.path("step-000000007")));
     EXPECT_EQ(folder.model.size(), parameters.size()) << "the copy of the embedding is left out";
-    const auto plan = checkpoints::plan_load(folder, wanted);
-    EXPECT_TRUE(plan.ok()) << plan.status().message();
+    const auto plan = must(checkpoints::plan_load(folder, wanted));
     EXPECT_EQ(
         planner::type_of_config_json(*read_text_file(folder_.path("step-000000007/config.json"))),
         ComputeType::kFp32);
@@ -101,7 +97,7 @@ TEST_F(ConvertTest, OtherOptimizersAreNotTakenForAdam) {
   const auto refused = [&](const auto& change, const char* says) {
     Dict file = adam_of_two({"b.weight", "a.bias"});
     change(file.at("param_groups").toList().get(0).toGenericDict());
-    test::expect_refused(import(file), Code::kBadInput, {says});
+    expect_refused(import(file), Code::kBadInput, {says});
   };
   refused([](Dict group) { group.erase("amsgrad"); }, "no 'amsgrad'");  // RAdam
   refused([](Dict group) { group.erase("betas"); }, "no 'betas'");      // SGD

@@ -6,15 +6,13 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>
 #include <fcntl.h>
-#include <stdlib.h>
 
-#include <fstream>
 #include <random>
 
 #include "base/text_file.h"
 #include "checkpoint/load_plan.h"
-#include "optim_cpu/formats.h"
 #include "tests/models/convert_fixture.h"
+#include "tests/support/every_case.h"
 #include "tests/support/outcomes.h"
 
 namespace elixir {
@@ -36,15 +34,14 @@ TEST_F(ConvertTest, EachFormOfTheFileGivesTheSameCheckpoint) {
   for (const std::string& name : kNames) names.push_back(name);
   self_named.insert("param_names", names);
   for (const Dict& form : {named, flat_adam_of_two(2), outer, self_named}) {
-    const Status imported = import(form);
-    ASSERT_TRUE(imported.ok()) << imported.message();
+    must(import(form));
     EXPECT_EQ(*read_text_file(folder_.path("step-000000007/elixir.json")), manifest);
   }
 }
 
 TEST_F(ConvertTest, ACheckpointThatVerifiesWithWhatTheModelHadBesides) {
   ASSERT_TRUE(import(adam_of_two({"b.weight", "a.bias"}, /*two_groups=*/true)).ok());
-  const auto folder = test::must(checkpoints::open_stored_folder(folder_.path("step-000000007")));
+  const auto folder = must(checkpoints::open_stored_folder(folder_.path("step-000000007")));
   checkpoints::ReadProgress progress;
   EXPECT_TRUE(checkpoints::verify(folder, 1, &progress).ok());
   const checkpoints::Manifest& manifest = *folder.manifest;
@@ -72,10 +69,9 @@ TEST_F(ConvertTest, MastersComeBackFromEveryType) {
     ASSERT_TRUE(import_torch(asked).ok());
     std::filesystem::remove_all(folder_.path("masters"));
     std::filesystem::create_directories(folder_.path("masters"));
-    const Status exported = export_torch(
-        {.checkpoint = asked.output, .masters_file = folder_.path("masters/model.safetensors")});
-    ASSERT_TRUE(exported.ok()) << exported.message();
-    const auto masters = test::must(checkpoints::open_stored_folder(folder_.path("masters")));
+    must(export_torch(
+        {.checkpoint = asked.output, .masters_file = folder_.path("masters/model.safetensors")}));
+    const auto masters = must(checkpoints::open_stored_folder(folder_.path("masters")));
     ASSERT_EQ(masters.model.size(), 3u);
     for (const checkpoints::StoredTensor& tensor : masters.model) {
       if (tensor.name == "mask") continue;
@@ -93,7 +89,7 @@ TEST_F(ConvertTest, AParameterWithoutStatesHasMadeNoStep) {
   Dict file = adam_of_two(kNumbers);
   ASSERT_EQ(file.at("state").toGenericDict().erase(kNumbers[1]), 1u);
   ASSERT_TRUE(import(file, /*names=*/true).ok());
-  const TorchFile out = test::must(exported());
+  const TorchFile out = must(exported());
   const Result<AdamFile> adam = adam_of(out, {});
   EXPECT_EQ(adam->parameters.at("a.bias").step, 0u);
   EXPECT_EQ(out.read(*adam->parameters.at("a.bias").exp_avg)->abs().sum().item<float>(), 0);
@@ -105,7 +101,7 @@ TEST_F(ConvertTest, StatesThatLieInOneStorageAndNotInOrder) {
   Dict entry = file.at("state").toGenericDict().at("b.weight").toGenericDict();
   entry.insert_or_assign("exp_avg", both.as_strided({2, 3}, {1, 2}, 4));
   ASSERT_TRUE(import(file).ok());
-  const TorchFile out = test::must(exported());
+  const TorchFile out = must(exported());
   const Result<AdamFile> adam = adam_of(out, {});
   EXPECT_TRUE(at::equal(*out.read(*adam->parameters.at("b.weight").exp_avg),
                         both.as_strided({2, 3}, {1, 2}, 4)));
@@ -149,7 +145,7 @@ TEST_F(ConvertTest, NothingIsOverwritten) {
   for (const bool masters : {false, true}) {
     ExportRequest asked{.checkpoint = folder_.path("step-000000007")};
     (masters ? asked.masters_file : asked.torch_file) = folder_.path("there");
-    test::expect_refused(export_torch(asked), Code::kInvalidArgument, {"there exists already"});
+    expect_refused(export_torch(asked), Code::kInvalidArgument, {"there exists already"});
     EXPECT_EQ(*read_text_file(folder_.path("there")), "mine");
   }
   const Status both = export_torch({.checkpoint = folder_.path("step-000000007"),
@@ -188,7 +184,7 @@ TEST_F(ConvertTest, HostileFilesAreErrors) {
       *read_text_file(write_torch(adam_of_two({"b.weight", "a.bias"}, /*two_groups=*/true)));
   std::mt19937_64 random(1);
   size_t refused = 0;
-  const size_t tries = ::getenv("ELIXIR_NIGHTLY") != nullptr ? 20'000 : 1'000;
+  const size_t tries = every_case() ? 20'000 : 1'000;
   for (size_t i = 0; i < tries; ++i) {
     std::string bytes = real;
     if (i % 5 == 0) {

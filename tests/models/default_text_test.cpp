@@ -1,16 +1,11 @@
 #include "models/default_text.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "models/token_data.h"
-#include "tests/support/outcomes.h"
+#include "tests/support/matchers.h"
 #include "tests/support/temporary_folder.h"
 
 namespace elixir {
 namespace {
-
-using ::testing::ElementsAre;
 
 TEST(DefaultText, FindsTheLibraryOfTheVenvAbove) {
   const TemporaryFolder folder;
@@ -37,7 +32,7 @@ TEST(DefaultText, ListsSourcesInOneOrder) {
   }
   folder.write("email/__init__.py", "");
   folder.write("email/notes.txt", "text");
-  const auto sources = test::must(python_sources(folder.path("")));
+  const auto sources = must(python_sources(folder.path("")));
   std::vector<std::string> names;
   for (const std::string& path : sources) {
     names.push_back(std::filesystem::relative(path, folder.path("")));
@@ -49,20 +44,19 @@ TEST(DefaultText, StopsAtItsLimit) {
   const TemporaryFolder folder;
   const std::string third(kDefaultTextBytes / 3, 'x');
   for (const char* name : {"a.py", "b.py", "c.py", "d.py"}) folder.write(name, third);
-  const auto sources = test::must(python_sources(folder.path("")));
+  const auto sources = must(python_sources(folder.path("")));
   EXPECT_EQ(sources.size(), 3u);
 }
 
 TEST(DefaultText, SaysWhatToDoWithoutSources) {
   const TemporaryFolder folder;
-  test::expect_refused(python_sources(folder.path("")).status(), Code::kBadInput,
-                       {"--data", "setup.sh"});
+  expect_refused(python_sources(folder.path("")).status(), Code::kBadInput, {"--data", "setup.sh"});
 }
 
 // What every machine that built Elixir has.
 TEST(DefaultText, IsThereAndIsText) {
-  const auto files = test::must(default_text());
-  const auto data = test::must(TokenData::open({.files = files}));
+  const auto files = must(default_text());
+  const auto data = must(TokenData::open({.files = files}));
   EXPECT_GT(data.tokens(), 1'000'000);
 }
 

@@ -1,7 +1,5 @@
 // The program elixir-profile as elixirctl runs it.
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -10,7 +8,7 @@
 
 #include "planner/profile_json.h"
 #include "tests/ctl/run_program.h"
-#include "tests/support/outcomes.h"
+#include "tests/support/matchers.h"
 #include "tests/support/sanitized.h"
 
 namespace elixir {
@@ -24,7 +22,7 @@ ctl::Ended run(std::vector<std::string> flags) {
 planner::ModelProfile profile_of(std::vector<std::string> flags) {
   const ctl::Ended ended = run(std::move(flags));
   EXPECT_EQ(ended.code, 0) << ended.err;
-  return test::must(planner::profile_from_json(ended.out));
+  return must(planner::profile_from_json(ended.out));
 }
 
 // Of all programs that have ended so far.
@@ -76,7 +74,7 @@ TEST(ElixirProfile, RefusesWhatIsNoModel) {
   for (const auto& [flags, says] : kRefusals) {
     const ctl::Ended ended = run(flags);
     EXPECT_EQ(ended.code, 2) << says;
-    EXPECT_THAT(ended.err, ::testing::HasSubstr(says));
+    EXPECT_THAT(ended.err, HasSubstr(says));
   }
 }
 

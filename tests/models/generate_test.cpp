@@ -3,13 +3,12 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Functions.h>
 #include <ATen/core/grad_mode.h>
-#include <gtest/gtest.h>
 
 #include <map>
 
 #include "tests/models/built.h"
 #include "tests/models/tiny_gpt2.h"
-#include "tests/support/outcomes.h"
+#include "tests/support/matchers.h"
 
 namespace elixir {
 namespace {
@@ -53,7 +52,7 @@ TEST(ChooseToken, TopKLeavesTheOthersOut) {
 
 std::vector<int64_t> continued(Decoder& model, std::vector<int64_t> tokens,
                                const GenerateOptions& options) {
-  return test::must(generate(model, std::move(tokens), options));
+  return must(generate(model, std::move(tokens), options));
 }
 
 TEST(Generate, GreedyTakesTheLikeliestOfEachPass) {
@@ -128,9 +127,8 @@ TEST(Generate, OutputsThatAreNoNumbersAreAnError) {
       for (const at::Tensor& parameter : model->parameters()) parameter.fill_(value);
     }
     for (const double temperature : {0.0, 1.0}) {
-      test::expect_refused(
-          generate(*model, {1}, {.length = 3, .temperature = temperature}).status(),
-          Code::kBadInput, {"not numbers"});
+      expect_refused(generate(*model, {1}, {.length = 3, .temperature = temperature}).status(),
+                     Code::kBadInput, {"not numbers"});
     }
   }
 }

@@ -1,6 +1,5 @@
 #include <ATen/Functions.h>
 #include <ATen/Parallel.h>
-#include <gtest/gtest.h>
 
 #include <cmath>
 
@@ -10,6 +9,7 @@
 #include "models/train_inputs.h"
 #include "tests/models/built.h"
 #include "tests/models/tiny_gpt2.h"
+#include "tests/support/matchers.h"
 #include "tests/support/temporary_folder.h"
 
 namespace elixir {
@@ -160,9 +160,8 @@ class PlainTrainTest : public ::testing::Test {
     options_.run.dtype = dtype;
     options_.run.loss_scale = dtype == ComputeType::kFp16 ? 1024 : 1;
     std::vector<double> all;
-    const Result<TokenData> data = open_data(options_);
-    EXPECT_TRUE(data.ok()) << data.status().message();
-    const Status status = plain_train(*model(), *data, options_, [&](const StepReport& report) {
+    const TokenData data = must(open_data(options_));
+    const Status status = plain_train(*model(), data, options_, [&](const StepReport& report) {
       EXPECT_EQ(report.stats.step, all.size() + 1);
       all.push_back(report.outcome.mean_loss);
       return Status();

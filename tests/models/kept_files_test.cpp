@@ -1,23 +1,18 @@
 #include "models/kept_files.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <map>
 #include <nlohmann/json.hpp>
 
 #include "checkpoint/safetensors.h"
 #include "planner/models/config_json.h"
 #include "tests/models/tiny_gpt2.h"
-#include "tests/support/outcomes.h"
+#include "tests/support/matchers.h"
 #include "tests/support/temporary_folder.h"
 
 namespace elixir {
 namespace {
 
 using nlohmann::json;
-using ::testing::ElementsAre;
-using ::testing::Pair;
 
 TrainOptions tiny_options() {
   TrainOptions options;
@@ -34,16 +29,15 @@ class KeptFilesTest : public ::testing::Test {
     folder_.write("model.safetensors", checkpoints::encode_header({&weight, 1}) + "1234");
   }
   std::map<std::string, std::string> kept() const {
-    const auto files = files_to_keep(folder_.path(), tiny_options());
-    EXPECT_TRUE(files.ok()) << files.status().message();
-    return {files->begin(), files->end()};
+    const auto files = must(files_to_keep(folder_.path(), tiny_options()));
+    return {files.begin(), files.end()};
   }
 
   const TemporaryFolder folder_;
 };
 
 TEST(KeptFiles, ARunThatBeginsAnewWritesItsConfig) {
-  const auto files = test::must(files_to_keep("", tiny_options()));
+  const auto files = must(files_to_keep("", tiny_options()));
   EXPECT_THAT(files, ElementsAre(Pair("config.json", planner::config_json(tiny_gpt2_config(),
                                                                           ComputeType::kBf16))));
 }

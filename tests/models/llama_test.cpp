@@ -1,6 +1,4 @@
 #include <ATen/Functions.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <cmath>
 #include <string>
@@ -8,11 +6,10 @@
 #include "models/decoder.h"
 #include "tests/models/built.h"
 #include "tests/models/named_shapes.h"
+#include "tests/support/matchers.h"
 
 namespace elixir {
 namespace {
-
-using ::testing::HasSubstr;
 
 planner::TransformerConfig tiny_llama(int64_t kv_heads) {
   return {.name = "tiny",

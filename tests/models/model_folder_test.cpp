@@ -1,8 +1,5 @@
 #include "models/model_folder.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -11,13 +8,11 @@
 #include "planner/models/config_json.h"
 #include "tests/models/saved_steps.h"
 #include "tests/models/tiny_gpt2.h"
+#include "tests/support/matchers.h"
 #include "tests/support/temporary_folder.h"
 
 namespace elixir {
 namespace {
-
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 class ModelFolderTest : public ::testing::Test {
  protected:

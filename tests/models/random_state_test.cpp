@@ -1,9 +1,8 @@
 #include "models/random_state.h"
 
 #include <ATen/Functions.h>
-#include <gtest/gtest.h>
 
-#include "tests/support/outcomes.h"
+#include "tests/support/matchers.h"
 
 namespace elixir {
 namespace {
@@ -14,7 +13,7 @@ TEST(RandomState, DrawsGoOnWhereTheyWere) {
   const std::string state = random_state(at::kCPU);
   const at::Tensor next = at::randn({7}), uniform = at::rand({9});
   at::manual_seed(4);
-  const bool restored = test::must(restore_random_state(state, at::kCPU));
+  const bool restored = must(restore_random_state(state, at::kCPU));
   EXPECT_TRUE(restored);
   EXPECT_TRUE(at::randn({7}).equal(next));
   EXPECT_TRUE(at::rand({9}).equal(uniform));

@@ -1,15 +1,10 @@
 #include "models/run_record.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
+#include "tests/support/matchers.h"
 #include "tests/support/temporary_folder.h"
 
 namespace elixir {
 namespace {
-
-using ::testing::ElementsAre;
-using ::testing::IsEmpty;
 
 TEST(RunRecord, TellsWhatDiffersAndNothingElse) {
   const TemporaryFolder folder;

@@ -1,8 +1,6 @@
 #include "models/run_start.h"
 
 #include <fcntl.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -11,16 +9,11 @@
 #include "planner/models/config_json.h"
 #include "tests/models/saved_steps.h"
 #include "tests/models/tiny_gpt2.h"
-#include "tests/support/outcomes.h"
+#include "tests/support/matchers.h"
 #include "tests/support/temporary_folder.h"
 
 namespace elixir {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::Not;
 
 const planner::TransformerConfig kTiny = tiny_gpt2_config();
 const std::string kConfig = planner::config_json(kTiny, ComputeType::kFp32);
@@ -36,10 +29,7 @@ class RunStartTest : public ::testing::Test {
     return save_step(folder_.path("checkpoints"), step, kConfig);
   }
   static std::string refused(const CheckpointOptions& options, Code code) {
-    const Result<RunStart> start = find_start(options, /*lock_wait_s=*/0.1);
-    EXPECT_FALSE(start.ok());
-    EXPECT_EQ(start.status().code(), code) << start.status().message();
-    return start.status().message();
+    return refusal_of(find_start(options, /*lock_wait_s=*/0.1).status(), code);
   }
 
   const TemporaryFolder folder_;
@@ -48,7 +38,7 @@ class RunStartTest : public ::testing::Test {
 TEST_F(RunStartTest, LatestWhereNothingIsYetBeginsAndSaysSo) {
   CheckpointOptions latest = options("latest");
   latest.init = "weights";
-  const RunStart start = test::must(find_start(latest));
+  const RunStart start = must(find_start(latest));
   EXPECT_EQ(start.folder, "weights");
   EXPECT_FALSE(start.resumes);
   EXPECT_THAT(start.said, ElementsAre(AllOf(HasSubstr("no checkpoint in"), HasSubstr("begins"))));
@@ -58,7 +48,7 @@ TEST_F(RunStartTest, LatestWhereNothingIsYetBeginsAndSaysSo) {
 TEST_F(RunStartTest, LatestIsTheNewestThatIsWholeAndSaysWhyOthersAreNot) {
   const std::string newest_whole = (save(10), save(20)), torn = save(30);
   std::filesystem::remove(torn + "/config.json");
-  const RunStart start = test::must(find_start(options("latest")));
+  const RunStart start = must(find_start(options("latest")));
   EXPECT_EQ(start.folder, newest_whole);
   EXPECT_TRUE(start.resumes);
   EXPECT_THAT(start.said, ElementsAre(AllOf(HasSubstr(torn), HasSubstr("config.json")),
@@ -84,13 +74,13 @@ TEST_F(RunStartTest, CheckpointsOfAnotherRunAreNotWrittenOver) {
 TEST_F(RunStartTest, LatestPassesOverWhatALoadFoundDamaged) {
   const std::string oldest = save(10), older = save(20), newest = save(30);
   const auto start =
-      test::must(find_start(options("latest"), /*lock_wait_s=*/1, {{newest, "bad bytes"}}));
+      must(find_start(options("latest"), /*lock_wait_s=*/1, {{newest, "bad bytes"}}));
   EXPECT_EQ(start.folder, older);
   EXPECT_EQ(start.step, 20u);
   EXPECT_THAT(start.damaged, ElementsAre(newest));
   EXPECT_THAT(start.said, ElementsAre(newest + " is passed over: bad bytes",
                                       HasSubstr("going on from " + older)));
-  test::expect_refused(
+  expect_refused(
       find_start(options("latest"), /*lock_wait_s=*/1,
                  {{oldest, "one"}, {older, "two"}, {newest, "three"}})
           .status(),
@@ -105,7 +95,7 @@ TEST_F(RunStartTest, DamageBesideTheTensorsIsFoundBeforeAnythingStarts) {
   other[other.size() / 2] ^= 1;
   folder_.write("checkpoints/step-000000020/config.json", other);
   EXPECT_THAT(check_bytes(damaged, 1).message(), HasSubstr("config.json"));
-  const RunStart start = test::must(find_start(options("latest")));
+  const RunStart start = must(find_start(options("latest")));
   EXPECT_EQ(start.folder, whole);
   EXPECT_THAT(start.damaged, ElementsAre(damaged));
   EXPECT_THAT(start.said.front(), AllOf(HasSubstr(damaged), HasSubstr("config.json")));
@@ -114,7 +104,7 @@ TEST_F(RunStartTest, DamageBesideTheTensorsIsFoundBeforeAnythingStarts) {
 
 TEST_F(RunStartTest, ADamagedOneGetsAnotherNameAndReplacesNothing) {
   for (const char* name : {"damaged-step-000000010", "damaged-step-000000010-2"}) {
-    const std::string aside = test::must(set_aside(save(10)));
+    const std::string aside = must(set_aside(save(10)));
     EXPECT_EQ(aside, options().folder + "/" + name);
     EXPECT_TRUE(std::filesystem::exists(aside + "/elixir.json"));
   }
@@ -148,7 +138,7 @@ TEST_F(RunStartTest, TheModelAloneIsNotResumed) {
 }
 
 TEST_F(RunStartTest, OneByItsNameIsResumedWithoutAFolderToWriteTo) {
-  const RunStart start = test::must(find_start({.resume = save(10)}));
+  const RunStart start = must(find_start({.resume = save(10)}));
   EXPECT_TRUE(start.resumes);
   EXPECT_THAT(start.said, ElementsAre(HasSubstr("of step 10")));
   EXPECT_THAT(refused({.resume = folder_.path("none")}, Code::kBadInput), HasSubstr("--init"));
@@ -175,7 +165,7 @@ TEST_F(RunStartTest, AFolderThatCannotBeWrittenToIsAnErrorBeforeAnythingStarts) 
 TEST_F(RunStartTest, AnotherJobsFolderIsNotTaken) {
   save(10);
   const UniqueFd fd(::open(options().folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  const int lock = test::must(checkpoints::lock_folder(fd.get(), 0));
+  const int lock = must(checkpoints::lock_folder(fd.get(), 0));
   const UniqueFd kept(lock);
   EXPECT_THAT(refused(options("latest"), Code::kAlreadyRunning), HasSubstr(options().folder));
 }
@@ -212,8 +202,8 @@ TEST_F(RunStartTest, ARankLooksOnlyOnceItsJobsRank0HasTheFolder) {
   };
   EXPECT_EQ(find(second).status().code(), Code::kTimedOut);
   {
-    const RunStart held = test::must(find(first));
-    const RunStart start = test::must(find(second));
+    const RunStart held = must(find(first));
+    const RunStart start = must(find(second));
     EXPECT_EQ(start.step, 10u);
     second.job = "another";
     EXPECT_THAT(find(second).status().message(), HasSubstr("rank 0 of this job"));
@@ -255,9 +245,7 @@ TEST_F(RunStartTest, AnotherModelsFolderIsAnErrorThatNamesWhatDiffers) {
   const auto message = [&](auto change) {
     planner::TransformerConfig other = kTiny;
     change(other);
-    const Status status = check_same_model(saved, other);
-    EXPECT_EQ(status.code(), Code::kBadInput);
-    return status.message();
+    return refusal_of(check_same_model(saved, other), Code::kBadInput);
   };
   EXPECT_THAT(message([](auto& other) { other.width = 64; }), HasSubstr("width is 32 and not 64"));
   EXPECT_THAT(message([](auto& other) { other.layers = 3; }), HasSubstr("layers is 2 and not 3"));

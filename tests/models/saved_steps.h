@@ -3,7 +3,6 @@
 // Checkpoints of which nothing but their manifest and a config.json matters.
 
 #include <fcntl.h>
-#include <gtest/gtest.h>
 
 #include <string>
 #include <utility>
@@ -11,6 +10,7 @@
 #include "base/fd.h"
 #include "checkpoint/listing.h"
 #include "checkpoint/new_folder.h"
+#include "tests/support/matchers.h"
 
 namespace elixir {
 
@@ -28,14 +28,12 @@ inline std::string save_step(const std::string& parent, uint64_t step, const std
                               std::string(7, '\0') + header + std::string(4, '\0');
   for (const auto& [name, text] :
        {std::pair("config.json", config), std::pair("model.safetensors", tensors)}) {
-    const Status written = folder->write_file(name, std::as_bytes(std::span(text)));
-    EXPECT_TRUE(written.ok()) << written.message();
+    must(folder->write_file(name, std::as_bytes(std::span(text))));
   }
   checkpoints::Manifest manifest;
   manifest.step = step;
   manifest.optimizer_states = optimizer_states;
-  const Status published = folder->publish(std::move(manifest));
-  EXPECT_TRUE(published.ok()) << published.message();
+  must(folder->publish(std::move(manifest)));
   return parent + "/" + checkpoints::step_name(step);
 }
 

@@ -1,18 +1,12 @@
 #include "models/token_data.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <set>
 
-#include "tests/support/outcomes.h"
+#include "tests/support/matchers.h"
 #include "tests/support/temporary_folder.h"
 
 namespace elixir {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 
 constexpr int64_t kSeq = 16;
 
@@ -46,10 +40,10 @@ class TokenDataTest : public ::testing::Test {
 
 TEST_F(TokenDataTest, TargetsAreTheNextTokensAcrossFiles) {
   // Files of 1 and 3 tokens, too: a row may touch many.
-  const TokenData data = test::must(open({folder_.write_tokens("a.bin", counting_tokens(0, 20)),
-                                          folder_.write_tokens("b.bin", counting_tokens(20, 1)),
-                                          folder_.write_tokens("c.bin", counting_tokens(21, 3)),
-                                          folder_.write_tokens("d.bin", counting_tokens(24, 16))}));
+  const TokenData data = must(open({folder_.write_tokens("a.bin", counting_tokens(0, 20)),
+                                    folder_.write_tokens("b.bin", counting_tokens(20, 1)),
+                                    folder_.write_tokens("c.bin", counting_tokens(21, 3)),
+                                    folder_.write_tokens("d.bin", counting_tokens(24, 16))}));
   EXPECT_EQ(data.tokens(), 40);
   std::set<int64_t> starts;
   for (int64_t step = 0; step < 50; ++step) {
@@ -70,8 +64,7 @@ TEST_F(TokenDataTest, TargetsAreTheNextTokensAcrossFiles) {
 }
 
 TEST_F(TokenDataTest, RanksTogetherReadWhatOneRankReads) {
-  const TokenData data =
-      test::must(open({folder_.write_tokens("a.bin", counting_tokens(0, 5000))}));
+  const TokenData data = must(open({folder_.write_tokens("a.bin", counting_tokens(0, 5000))}));
   constexpr size_t kRanks = 3, kBatch = 2;
   for (int64_t step : {0, 1, 17}) {
     Rows joined;
@@ -98,8 +91,8 @@ TEST_F(TokenDataTest, DependsOnSeedStepAndRow) {
 TEST_F(TokenDataTest, RefusesTooShortData) {
   // One sequence and the token after it: 17 are just enough.
   EXPECT_TRUE(open({folder_.write("enough.txt", std::string(kSeq + 1, 'a'))}).ok());
-  test::expect_refused(open({folder_.write("short.txt", std::string(kSeq, 'a'))}).status(),
-                       Code::kBadInput, {"short.txt", "16 tokens", "needs 17", "smaller --seq"});
+  expect_refused(open({folder_.write("short.txt", std::string(kSeq, 'a'))}).status(),
+                 Code::kBadInput, {"short.txt", "16 tokens", "needs 17", "smaller --seq"});
 }
 
 TEST_F(TokenDataTest, RefusesMixedAndMissingFiles) {
@@ -114,13 +107,13 @@ TEST_F(TokenDataTest, RefusesMixedAndMissingFiles) {
 TEST_F(TokenDataTest, ReportsATokenBeyondTheVocabulary) {
   std::vector<uint16_t> tokens(TokenFile::kCheckedTokens + 4000, 5);
   std::fill(tokens.begin() + TokenFile::kCheckedTokens, tokens.end(), 65535);
-  const TokenData data = test::must(open({folder_.write_tokens("late.bin", tokens)}));
+  const TokenData data = must(open({folder_.write_tokens("late.bin", tokens)}));
   Status status;
   std::vector<int64_t> inputs(kSeq * 64), targets(kSeq * 64);
   for (int64_t step = 0; step < 1000 && status.ok(); ++step) {
     status = data.fill(step, 0, inputs, targets);
   }
-  test::expect_refused(status, Code::kBadInput, {"token 65535"});
+  expect_refused(status, Code::kBadInput, {"token 65535"});
 }
 
 }  // namespace

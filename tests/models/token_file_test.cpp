@@ -1,19 +1,13 @@
 #include "models/token_file.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "tests/support/outcomes.h"
+#include "tests/support/matchers.h"
 #include "tests/support/temporary_folder.h"
 
 namespace elixir {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 class TokenFileTest : public ::testing::Test {
  protected:
@@ -21,7 +15,7 @@ class TokenFileTest : public ::testing::Test {
   std::string refusal(const std::string& path, int64_t vocabulary = 256) {
     const Result<TokenFile> file = TokenFile::open(path, vocabulary);
     if (file.ok()) return "accepted";
-    test::expect_refused(file.status(), Code::kBadInput, {path});
+    expect_refused(file.status(), Code::kBadInput, {path});
     return file.status().message();
   }
 
@@ -29,7 +23,7 @@ class TokenFileTest : public ::testing::Test {
 };
 
 TEST_F(TokenFileTest, TextIsBytes) {
-  const TokenFile file = test::must(TokenFile::open(folder_.write("a.txt", "a\xc3\xa9\n\tb"), 256));
+  const TokenFile file = must(TokenFile::open(folder_.write("a.txt", "a\xc3\xa9\n\tb"), 256));
   EXPECT_FALSE(file.binary());
   ASSERT_EQ(file.tokens(), 6);
   std::vector<int64_t> tokens(6);
@@ -39,7 +33,7 @@ TEST_F(TokenFileTest, TextIsBytes) {
 
 TEST_F(TokenFileTest, BinIsUint16) {
   const TokenFile file =
-      test::must(TokenFile::open(folder_.write_tokens("a.bin", {0, 50256, 7, 300}), 50257));
+      must(TokenFile::open(folder_.write_tokens("a.bin", {0, 50256, 7, 300}), 50257));
   EXPECT_TRUE(file.binary());
   ASSERT_EQ(file.tokens(), 4);
   std::vector<int64_t> tokens(3);
@@ -85,10 +79,10 @@ TEST_F(TokenFileTest, RefusesBadBinFiles) {
 TEST_F(TokenFileTest, ReportsALateBadTokenWhenItIsRead) {
   std::vector<uint16_t> tokens(TokenFile::kCheckedTokens + 2, 5);
   tokens.back() = 256;
-  const TokenFile file = test::must(TokenFile::open(folder_.write_tokens("late.bin", tokens), 256));
+  const TokenFile file = must(TokenFile::open(folder_.write_tokens("late.bin", tokens), 256));
   std::vector<int64_t> last(1);
   EXPECT_TRUE(file.read(file.tokens() - 2, last).ok());
-  test::expect_refused(file.read(file.tokens() - 1, last), Code::kBadInput, {"token 256"});
+  expect_refused(file.read(file.tokens() - 1, last), Code::kBadInput, {"token 256"});
 }
 
 }  // namespace

@@ -1,14 +1,9 @@
 #include "models/token_text.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include "tests/support/outcomes.h"
+#include "tests/support/matchers.h"
 
 namespace elixir {
 namespace {
-
-using ::testing::ElementsAre;
 
 TEST(TokenText, Utf8StaysAndOtherBytesAreVisible) {
   EXPECT_EQ(visible_text("def f(x):\n\treturn \"x\" \\"), "def f(x):\n\treturn \"x\" \\");
@@ -50,7 +45,7 @@ TEST(TokenText, ListsAreReadAsTheyAreWritten) {
   EXPECT_THAT(*parse_tokens("1,22,0", 23), ElementsAre(1, 22, 0));
   for (const char* bad : {"", "1,", ",1", "1 2", "-1", "23", "x", "1,2x", "99999999999999999999"}) {
     SCOPED_TRACE(bad);
-    test::expect_refused(parse_tokens(bad, 23).status(), Code::kInvalidArgument, {"from 0 to 22"});
+    expect_refused(parse_tokens(bad, 23).status(), Code::kInvalidArgument, {"from 0 to 22"});
   }
 }
 

@@ -1,23 +1,16 @@
 #include "models/train_options.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <iterator>
 #include <limits>
 #include <sstream>
 
 #include "planner/models/config_json.h"
 #include "tests/models/saved_steps.h"
+#include "tests/support/matchers.h"
 #include "tests/support/temporary_folder.h"
 
 namespace elixir {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::Not;
 
 struct Parsed {
   int exit_code = 0;  // -1: go on
@@ -377,7 +370,7 @@ TEST(TrainOptions, RefusesValuesOutOfRange) {
     const Parsed parsed = parse(refusal.flags);
     EXPECT_EQ(parsed.exit_code, 2) << refusal.message;
     EXPECT_THAT(parsed.errors, HasSubstr(refusal.message));
-    EXPECT_THAT(parsed.errors, ::testing::StartsWith("train_gpt2: "));
+    EXPECT_THAT(parsed.errors, StartsWith("train_gpt2: "));
   }
 }
 

@@ -1,20 +1,13 @@
 #include "models/train_report.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "tests/support/outcomes.h"
+#include "tests/support/matchers.h"
 #include "tests/support/temporary_folder.h"
 
 namespace elixir {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 constexpr StepReport kReport = {.stats = {.step = 10,
                                           .gathers = 25,
@@ -52,10 +45,10 @@ TEST(TrainReport, ProgressLine) {
 TEST(TrainReport, ProgressLineTellsOfSkippedStepsAndOfNothingThatIsNotThere) {
   StepReport report = kReport;
   report.skipped_steps = 3;
-  EXPECT_THAT(progress_line(report, 900), ::testing::EndsWith("of its time, 3 skipped"));
+  EXPECT_THAT(progress_line(report, 900), EndsWith("of its time, 3 skipped"));
   report.skipped_steps = 0;
   report.stats.roofline = {};
-  EXPECT_THAT(progress_line(report, 900), ::testing::EndsWith("of 48.00 MiB"));
+  EXPECT_THAT(progress_line(report, 900), EndsWith("of 48.00 MiB"));
 }
 
 TEST(TrainReport, HitRateStaysInItsRange) {
@@ -138,7 +131,7 @@ TEST(StepLog, HoldsALineAStepAtOnce) {
   const TemporaryFolder folder;
   const std::string path = folder.path("steps.jsonl");
   folder.write("steps.jsonl", "from a run before\n");
-  StepLog log = test::must(StepLog::open(path));
+  StepLog log = must(StepLog::open(path));
   StepReport report;
   for (const uint32_t step : {1, 2}) {
     report.stats.step = step;
@@ -169,9 +162,9 @@ TEST(StepLog, SaysWhyItCannotWrite) {
   ASSERT_FALSE(missing.ok());
   EXPECT_THAT(missing.status().message(),
               AllOf(HasSubstr("--jsonl"), HasSubstr("no/folder.jsonl"), HasSubstr("No such file")));
-  StepLog full = test::must(StepLog::open("/dev/full"));
+  StepLog full = must(StepLog::open("/dev/full"));
   EXPECT_THAT(full.write({}).message(), HasSubstr("No space left"));
-  StepLog none = test::must(StepLog::open(""));
+  StepLog none = must(StepLog::open(""));
   EXPECT_TRUE(none.write({}).ok());
 }
 

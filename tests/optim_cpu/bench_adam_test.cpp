@@ -1,14 +1,12 @@
 // bench/adam --json on a working set that takes seconds: the fields that scripts read, and sane
 // figures.
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
 
 #include "tests/optim_cpu/run_bench.h"
+#include "tests/support/matchers.h"
 
 namespace elixir {
 namespace {
@@ -36,7 +34,7 @@ TEST(BenchAdam, JsonHasTheFieldsAndSaneFractions) {
     EXPECT_LT(result.at("out_of_place"), 10) << result;
     EXPECT_GT(fraction, result.at("isa") == "scalar" ? 0.01 : 0.2) << result;
   }
-  EXPECT_THAT(dtypes, testing::UnorderedElementsAre("bf16", "fp16", "fp32"));
+  EXPECT_THAT(dtypes, UnorderedElementsAre("bf16", "fp16", "fp32"));
   EXPECT_TRUE(isas.contains("scalar"));
 }
 

@@ -7,12 +7,12 @@
 
 #include <atomic>
 #include <cmath>
-#include <cstdlib>
 #include <thread>
 
 #include "base/compute_type_names.h"
 #include "optim_cpu/master.h"
 #include "tests/optim_cpu/states.h"
+#include "tests/support/every_case.h"
 
 namespace elixir::optim {
 namespace {
@@ -52,8 +52,8 @@ States& masters_through_kernel(ComputeType type, Isa isa, uint64_t begin) {
 
 bool is_infinite(uint32_t bits) { return (bits & 0x7fffffff) == 0x7f800000; }
 
-// One block in eight, unless scripts/test.sh --nightly asks for every one.
-uint64_t usual_stride() { return std::getenv("ELIXIR_NIGHTLY") != nullptr ? 1 : 8; }
+// One block in eight, unless every one is asked for.
+uint64_t usual_stride() { return every_case() ? 1 : 8; }
 
 // Calls check(begin) for blocks of all floats, one in `stride` of the usual ones, on two threads;
 // stops at the first false.

@@ -1,8 +1,5 @@
 #include "planner/cache/belady.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <bit>
 #include <ctime>
@@ -10,13 +7,12 @@
 #include <random>
 
 #include "planner/cache/fetches.h"
-#include "tests/support/outcomes.h"
+#include "tests/support/matchers.h"
 #include "tests/support/sanitized.h"
 
 namespace elixir::planner {
 namespace {
 
-using ::testing::HasSubstr;
 using Steps = std::vector<std::vector<uint32_t>>;
 
 uint64_t misses(const Steps& steps, uint32_t blocks) {
@@ -80,7 +76,7 @@ RandomCase random_case(std::mt19937& random) {
 }
 
 TEST(Belady, CountsTheExample) {
-  const CacheCount count = test::must(simulate_cache({{0}, {1, 2}, {3}, {3}, {1, 2}, {0}}, 2));
+  const CacheCount count = must(simulate_cache({{0}, {1, 2}, {3}, {3}, {1, 2}, {0}}, 2));
   EXPECT_EQ(count.misses, 6u);
   EXPECT_EQ(count.moved, 12u);
 }
@@ -110,7 +106,7 @@ TEST(Belady, MissesNoMoreThanAnyChoiceOfVictims) {
 
 TEST(Belady, NamesTheStepThatNeedsTooMuch) {
   const Result<CacheCount> count = simulate_cache({{0, 1}, {4, 2, 3}}, 2);
-  test::expect_refused(count.status(), Code::kInvalidArgument, {"step 1 needs 3 chunks"});
+  expect_refused(count.status(), Code::kInvalidArgument, {"step 1 needs 3 chunks"});
   EXPECT_THAT(count.status().message(), HasSubstr("2 blocks"));
 }
 
@@ -147,7 +143,7 @@ UseList uses_of(const Steps& steps) {
 }
 
 TEST(ScheduleFetches, SaysFromWhichOperatorOnABlockHasRoom) {
-  const auto fetches = test::must(schedule_fetches(uses_of({{0}, {1}, {1}, {2}, {0}}), 2));
+  const auto fetches = must(schedule_fetches(uses_of({{0}, {1}, {1}, {2}, {0}}), 2));
   ASSERT_EQ(fetches.size(), 3u);
   const CacheFetch& third = fetches[2];  // chunk 0 is used again, chunk 1 is not
   EXPECT_EQ(third.chunk, 2u);
@@ -162,7 +158,7 @@ TEST(ScheduleFetches, BringsEveryChunkInTime) {
   std::mt19937 random(4);
   for (int i = 0; i < 1000; ++i) {
     const RandomCase c = random_case(random);
-    const auto fetches = test::must(schedule_fetches(uses_of(c.steps), c.blocks));
+    const auto fetches = must(schedule_fetches(uses_of(c.steps), c.blocks));
     std::vector<uint32_t> held(c.blocks, kNone), last_use(c.blocks, 0);
     size_t next = 0;
     for (uint32_t op = 0; op < c.steps.size(); ++op) {

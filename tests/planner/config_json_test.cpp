@@ -1,22 +1,15 @@
 #include "planner/models/config_json.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <nlohmann/json.hpp>
 
-#include "tests/support/outcomes.h"
+#include "tests/support/matchers.h"
 
 namespace elixir::planner {
 namespace {
 
 using nlohmann::json;
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 
-TransformerConfig read(const std::string& text) {
-  return test::must(transformer_from_config_json(text));
-}
+TransformerConfig read(const std::string& text) { return must(transformer_from_config_json(text)); }
 
 // What a file does not hold, and what models/ does not have.
 TransformerConfig without_lr_and_window(TransformerConfig config) {
@@ -134,7 +127,7 @@ TEST(ConfigJson, RotaryBasesThatDifferAreRefused) {
 }
 
 TEST(ConfigJson, AnotherTypeLeavesTheOtherFields) {
-  const std::string text = test::must(config_json_of_type(
+  const std::string text = must(config_json_of_type(
       R"({"model_type": "x", "torch_dtype": "float32", "mine": [1, {"a": null}]})",
       ComputeType::kBf16));
   EXPECT_EQ(json::parse(text), json::parse(R"({"model_type": "x", "torch_dtype": "bfloat16",
@@ -181,7 +174,7 @@ TEST(CheckComputed, NamesTheFieldThatAsksForSomethingElse) {
     json file = json::parse(file_of(type));
     file[field] = value;
     SCOPED_TRACE(type);
-    test::expect_refused(check_computed(file.dump()), Code::kBadInput, {"'" + field + "'"});
+    expect_refused(check_computed(file.dump()), Code::kBadInput, {"'" + field + "'"});
   };
   refused("gpt2", "activation_function", "relu");
   refused("gpt2", "scale_attn_weights", false);
@@ -213,11 +206,11 @@ TEST(CheckComputed, NamesTheFieldThatAsksForSomethingElse) {
 }
 
 // By each of its readers: what walks through values would need a stack and memory for each level.
-void expect_refused(const std::string& text, const std::string& why) {
+void expect_all_refuse(const std::string& text, const std::string& why) {
   for (const Status& status :
        {transformer_from_config_json(text).status(), check_computed(text),
         check_fields_computed(text), config_json_of_type(text, ComputeType::kBf16).status()}) {
-    test::expect_refused(status, Code::kBadInput, {why});
+    expect_refused(status, Code::kBadInput, {why});
   }
   EXPECT_EQ(type_of_config_json(text), ComputeType::kFp32);
 }
@@ -232,8 +225,8 @@ TEST(ConfigJson, WhatIsDeepOrLongIsRefused) {
   };
   ASSERT_TRUE(check_fields_computed(nested(31)).ok());
   for (const size_t levels : {32, 30'000, 450'000})
-    expect_refused(nested(levels), "deeper than 32");
-  expect_refused(with("\"" + std::string(kMaxConfigBytes, 'x') + "\""), "are the most");
+    expect_all_refuse(nested(levels), "deeper than 32");
+  expect_all_refuse(with("\"" + std::string(kMaxConfigBytes, 'x') + "\""), "are the most");
 }
 
 // What is written is read again, though spaces would make it longer than may be read.
@@ -241,7 +234,7 @@ TEST(ConfigJson, ManyValuesAreWrittenAsShortAsTheyCame) {
   std::string text = R"({"x": [)" + std::string(25, '[') + "0";
   while (text.size() < kMaxConfigBytes / 2) text += ",0";
   text += std::string(26, ']') + "}";
-  const std::string written = test::must(config_json_of_type(text, ComputeType::kBf16));
+  const std::string written = must(config_json_of_type(text, ComputeType::kBf16));
   EXPECT_LE(written.size(), kMaxConfigBytes);
   EXPECT_EQ(type_of_config_json(written), ComputeType::kBf16);
 }

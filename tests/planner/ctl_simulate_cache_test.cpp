@@ -1,8 +1,5 @@
 // elixirctl simulate-cache, from its command line to what it prints.
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <fstream>
 #include <iostream>
 #include <sstream>
@@ -10,11 +7,10 @@
 #include <vector>
 
 #include "ctl/command.h"
+#include "tests/support/matchers.h"
 
 namespace elixir::ctl {
 namespace {
-
-using ::testing::HasSubstr;
 
 struct Outcome {
   int code;

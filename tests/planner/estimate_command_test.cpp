@@ -1,8 +1,5 @@
 // elixirctl estimate, from its command line to what it prints.
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
@@ -14,14 +11,13 @@
 #include "planner/machine.h"
 #include "planner/simulate/step_model.h"
 #include "tests/planner/gpt_profile.h"
+#include "tests/support/matchers.h"
 #include "tests/support/temporary_folder.h"
 
 namespace elixir::ctl {
 namespace {
 
 using nlohmann::json;
-using ::testing::HasSubstr;
-using ::testing::Not;
 
 constexpr uint64_t kGiB = uint64_t{1} << 30;
 

@@ -1,8 +1,5 @@
 // Profiles and plans from files that anybody may have written.
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <nlohmann/json.hpp>
 
 #include "planner/plan/plan_json.h"
@@ -12,13 +9,12 @@
 #include "planner/search/make_plan.h"
 #include "tests/planner/gpt_profile.h"
 #include "tests/planner/machines.h"
-#include "tests/support/outcomes.h"
+#include "tests/support/matchers.h"
 
 namespace elixir::planner {
 namespace {
 
 using nlohmann::json;
-using ::testing::HasSubstr;
 
 json profile_file() {
   return json{{"params",
@@ -32,14 +28,14 @@ json profile_file() {
 }
 
 void expect_bad_profile(const json& file, const char* words) {
-  test::expect_refused(profile_from_json(file.dump()).status(), Code::kBadInput, {words});
+  expect_refused(profile_from_json(file.dump()).status(), Code::kBadInput, {words});
 }
 
 TEST(ProfileFile, WhatIsWrittenIsRead) {
   ModelProfile profile = testing::gpt_profile(*transformer_config("gpt2-nano"));
   profile.step_flops.assign(profile.steps.size(), 1.5);
   profile.activation_bytes = 0xfedcba9876543210;  // more than a double can hold exactly
-  const ModelProfile read = test::must(profile_from_json(to_json(profile)));
+  const ModelProfile read = must(profile_from_json(to_json(profile)));
   EXPECT_EQ(to_json(read), to_json(profile));
   EXPECT_EQ(read.activation_bytes, profile.activation_bytes);
   EXPECT_EQ(read.steps, profile.steps);
@@ -176,7 +172,7 @@ TEST(ProfileFile, ManyParametersInOneOperator) {
 TEST(Reports, ThePictureIsWellFormed) {
   ModelProfile profile = testing::gpt_profile(*transformer_config("gpt2-4b"));
   profile.model = "a<b & c";
-  const PlannedStep planned = test::must(make_plan(profile, testing::a100_server(1), {}));
+  const PlannedStep planned = must(make_plan(profile, testing::a100_server(1), {}));
   const std::string svg = memory_picture(planned.plan, profile, planned.gpu_memory_bytes);
   EXPECT_THAT(svg, HasSubstr("a&lt;b &amp; c"));
   for (const char* part : {"rcache", "grad_blocks", "states", "activations", "capacity"}) {

@@ -2,8 +2,6 @@
 
 #include "planner/machine_cache.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -12,16 +10,13 @@
 
 #include "planner/machine_json.h"
 #include "tests/planner/machines.h"
-#include "tests/support/outcomes.h"
+#include "tests/support/matchers.h"
 #include "tests/support/temporary_folder.h"
 
 namespace elixir::planner {
 namespace {
 
-using ::testing::AllOf;
-using ::testing::EndsWith;
 using testing::some_probe;
-using ::testing::StartsWith;
 
 class MachineCacheTest : public ::testing::Test {
  protected:
@@ -42,8 +37,7 @@ std::string host_name() {
 }
 
 TEST_F(MachineCacheTest, LiesWhereTheEnvironmentSays) {
-  test::expect_refused(machine_cache_path().status(), Code::kInvalidArgument,
-                       {"ELIXIR_MACHINE_FILE"});
+  expect_refused(machine_cache_path().status(), Code::kInvalidArgument, {"ELIXIR_MACHINE_FILE"});
   const std::string name = "machine-" + host_name() + ".json";
   ::setenv("HOME", "/home/a", 1);
   EXPECT_EQ(*machine_cache_path(), "/home/a/.cache/elixir/" + name);
@@ -59,9 +53,8 @@ TEST_F(MachineCacheTest, LiesWhereTheEnvironmentSays) {
 
 TEST_F(MachineCacheTest, ReadsBackWhatItStored) {
   const std::string path = folder_.path("new/folder/machine.json");
-  const Status stored = store_machine(path, some_probe());
-  ASSERT_TRUE(stored.ok()) << stored.message();
-  const std::optional<ProbedMachine> loaded = test::must(load_machine(path));
+  must(store_machine(path, some_probe()));
+  const std::optional<ProbedMachine> loaded = must(load_machine(path));
   ASSERT_TRUE(loaded.has_value());
   const ProbedMachine& probed = *loaded;
   EXPECT_EQ(to_json(probed.machine), to_json(some_probe().machine));
@@ -90,7 +83,7 @@ TEST_F(MachineCacheTest, ReplacesAndLeavesNothingElse) {
 }
 
 TEST_F(MachineCacheTest, AMissingFileIsNoError) {
-  const std::optional<ProbedMachine> loaded = test::must(load_machine(folder_.path("none/at/all")));
+  const std::optional<ProbedMachine> loaded = must(load_machine(folder_.path("none/at/all")));
   EXPECT_FALSE(loaded.has_value());
 }
 
@@ -102,19 +95,17 @@ TEST_F(MachineCacheTest, AFileThatCannotBeUsedIsSaid) {
   for (const std::string& text : {std::string(), std::string("nonsense"), std::string("{}"),
                                   whole.substr(0, whole.size() / 2), other_list, other_notes}) {
     const std::string path = folder_.write("machine.json", text);
-    const Result<std::optional<ProbedMachine>> loaded = load_machine(path);
-    ASSERT_FALSE(loaded.ok()) << text;
-    EXPECT_EQ(loaded.status().code(), Code::kBadInput);
-    EXPECT_THAT(loaded.status().message(),
-                AllOf(StartsWith(path), EndsWith("remove it or run elixirctl probe")));
+    EXPECT_THAT(refusal_of(load_machine(path).status(), Code::kBadInput),
+                AllOf(StartsWith(path), EndsWith("remove it or run elixirctl probe")))
+        << text;
   }
   EXPECT_EQ(load_machine(folder_.path()).status().code(), Code::kBadInput);
 }
 
 TEST_F(MachineCacheTest, AFolderThatCannotBeMadeIsSaid) {
   const std::string file = folder_.write("file", "");
-  test::expect_refused(store_machine(file + "/folder/machine.json", some_probe()),
-                       Code::kUnavailable, {file, "ELIXIR_MACHINE_FILE"});
+  expect_refused(store_machine(file + "/folder/machine.json", some_probe()), Code::kUnavailable,
+                 {file, "ELIXIR_MACHINE_FILE"});
   // In the way of the rename: the temporary file goes.
   std::filesystem::create_directories(folder_.path("taken/machine.json"));
   EXPECT_EQ(store_machine(folder_.path("taken/machine.json"), some_probe()).code(),

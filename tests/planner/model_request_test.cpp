@@ -1,16 +1,10 @@
 #include "planner/models/model_request.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include "tests/support/outcomes.h"
+#include "tests/support/matchers.h"
 #include "tests/support/temporary_folder.h"
 
 namespace elixir::planner {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 
 TEST(ModelRequest, ANameOrAFileWithTheLayersAskedFor) {
   const TemporaryFolder folder;
@@ -20,7 +14,7 @@ TEST(ModelRequest, ANameOrAFileWithTheLayersAskedFor) {
   EXPECT_EQ(config_of({.model = "opt-125m"})->name, "opt-125m");
   EXPECT_EQ(config_of({.config_path = path})->layers, 3);
   EXPECT_EQ(config_of({.config_path = path, .layers = 3})->name, "gpt2");  // the model's own
-  const TransformerConfig deeper = test::must(config_of({.model = "gpt2-nano", .layers = 7}));
+  const TransformerConfig deeper = must(config_of({.model = "gpt2-nano", .layers = 7}));
   EXPECT_EQ(deeper.layers, 7);
   EXPECT_EQ(deeper.name, "gpt2-nano with 7 layers");
   EXPECT_EQ(config_of({.model = "gpt2-nano", .layers = 1})->name, "gpt2-nano with 1 layer");
@@ -28,21 +22,14 @@ TEST(ModelRequest, ANameOrAFileWithTheLayersAskedFor) {
 
 TEST(ModelRequest, SaysWhyThereIsNoModel) {
   const TemporaryFolder folder;
-  const auto refusal = [](const ModelRequest& request) {
-    const Result<TransformerConfig> config = config_of(request);
-    EXPECT_FALSE(config.ok());
-    return config.status();
-  };
+  const auto refusal = [](const ModelRequest& request) { return config_of(request).status(); };
   for (const ModelRequest& request :
        {ModelRequest{}, ModelRequest{.model = "a", .config_path = "b"}}) {
-    EXPECT_EQ(refusal(request).code(), Code::kInvalidArgument);
-    EXPECT_THAT(refusal(request).message(), HasSubstr("give one of --model and --config"));
+    expect_refused(refusal(request), Code::kInvalidArgument, {"give one of --model and --config"});
   }
   EXPECT_THAT(refusal({.model = "opt-1.4b"}).message(), HasSubstr("did you mean 'opt-1.3b'?"));
   const std::string missing = folder.path("none.json");
-  EXPECT_EQ(refusal({.config_path = missing}).code(), Code::kBadInput);
-  EXPECT_THAT(refusal({.config_path = missing}).message(),
-              AllOf(HasSubstr(missing), HasSubstr("No such file")));
+  expect_refused(refusal({.config_path = missing}), Code::kBadInput, {missing, "No such file"});
   EXPECT_THAT(refusal({.config_path = folder.path()}).message(), HasSubstr("an ordinary file"));
   const std::string empty = folder.write("empty.json", "{}");
   EXPECT_THAT(refusal({.config_path = empty}).message(),

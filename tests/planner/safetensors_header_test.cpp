@@ -1,5 +1,3 @@
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -7,7 +5,7 @@
 
 #include "checkpoint/safetensors.h"
 #include "planner/estimate/stored_model.h"
-#include "tests/support/outcomes.h"
+#include "tests/support/matchers.h"
 #include "tests/support/temporary_folder.h"
 
 namespace elixir::planner {
@@ -16,8 +14,6 @@ namespace {
 using checkpoints::kMaxDimensions;
 using checkpoints::kMaxHeaderBytes;
 using checkpoints::kMaxNameBytes;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 std::string file_of(const std::string& header, uint64_t data_bytes, uint64_t length) {
   std::string text;
@@ -48,7 +44,7 @@ std::vector<std::string> names_of(const StoredModel& model) {
 TEST(SafetensorsHeader, ParametersInTheOrderOfTheirBytes) {
   const TemporaryFolder folder;
   const StoredModel model =
-      test::must(read_stored_model(folder.write("m.safetensors", file_of(kHeader, kDataBytes))));
+      must(read_stored_model(folder.write("m.safetensors", file_of(kHeader, kDataBytes))));
   EXPECT_THAT(names_of(model), ElementsAre("a.weight", "b", "h.0.attn.c_attn.bias"));
   EXPECT_THAT(model.parameters[0].shape, ElementsAre(2, 3));
   EXPECT_EQ(model.parameters[0].numel(), 6u);
@@ -66,15 +62,14 @@ TEST(SafetensorsHeader, TheTensorsAreNotRead) {
   std::error_code failure;
   std::filesystem::resize_file(path, 8 + header.size() + (uint64_t{1} << 40), failure);
   if (failure) GTEST_SKIP() << "the file system holds no file with a hole of 1 TiB";
-  const StoredModel model = test::must(read_stored_model(path));
+  const StoredModel model = must(read_stored_model(path));
   EXPECT_EQ(model.parameters[0].numel(), uint64_t{1} << 39);
 }
 
 std::string refusal(const std::string& path) {
-  const Result<StoredModel> model = read_stored_model(path);
-  EXPECT_FALSE(model.ok()) << path;
-  test::expect_refused(model.status(), Code::kBadInput, {path});
-  return model.status().message();
+  const std::string message = refusal_of(read_stored_model(path).status(), Code::kBadInput);
+  EXPECT_THAT(message, HasSubstr(path));
+  return message;
 }
 
 TEST(SafetensorsHeader, FilesThatAreNone) {
@@ -132,7 +127,7 @@ TEST(SafetensorsHeader, WhatIsNoneIsRefusedWithItsReason) {
   };
   for (const auto& [header, why] : kHeaders) {
     SCOPED_TRACE(header.substr(0, 100));
-    test::expect_refused(parse_safetensors_header(header, 4).status(), Code::kBadInput, {why});
+    expect_refused(parse_safetensors_header(header, 4).status(), Code::kBadInput, {why});
   }
 }
 
@@ -148,7 +143,7 @@ TEST(SafetensorsIndex, ReadsTheShardsBesideIt) {
   const std::string index = folder.write("model.safetensors.index.json",
                                          R"({"metadata": {"total_size": 10},
                 "weight_map": {"b": "2.safetensors", "a": "1.safetensors"}})");
-  const StoredModel model = test::must(read_stored_model(index));
+  const StoredModel model = must(read_stored_model(index));
   // "extra" is in the file but not in the index.
   EXPECT_THAT(names_of(model), ElementsAre("a", "b"));
 }
@@ -178,8 +173,8 @@ TEST(SafetensorsIndex, SaysWhatIsWrong) {
   };
   for (const auto& [text, why] : kIndices) {
     SCOPED_TRACE(text.substr(0, 100));
-    test::expect_refused(read_stored_model(folder.write("index.json", text)).status(),
-                         Code::kBadInput, {folder.path(), why});
+    expect_refused(read_stored_model(folder.write("index.json", text)).status(), Code::kBadInput,
+                   {folder.path(), why});
   }
 }
 

@@ -1,13 +1,11 @@
 // The choices of blocks, of operators and of uses, against those of a search through all blocks.
 
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <numeric>
 #include <random>
 
 #include "planner/cache/fetches.h"
-#include "tests/support/outcomes.h"
+#include "tests/support/matchers.h"
 
 namespace elixir {
 namespace {
@@ -121,7 +119,7 @@ TEST(SimulateFetches, AreThoseOfASearchThroughAllBlocks) {
     const std::vector<CacheFetch> theirs = slow_schedule(record, contents);
     const std::vector<CacheFetch> of_uses =
         planner::schedule_uses(record.order, record.others_pinned, step.blocks, contents);
-    const auto ours = test::must(planner::schedule_fetches(step.uses, step.blocks, held));
+    const auto ours = must(planner::schedule_fetches(step.uses, step.blocks, held));
     ASSERT_EQ(of_uses.size(), theirs.size()) << i;
     ASSERT_EQ(ours.size(), theirs.size()) << i;
     for (size_t f = 0; f < theirs.size(); ++f) {
@@ -168,7 +166,7 @@ TEST(SimulateFetches, OfTwoKindsOfBlocksAreThoseOfEach) {
         operators[kind].push_back(op);
       }
     }
-    const auto ours = test::must(planner::schedule_fetches(
+    const auto ours = must(planner::schedule_fetches(
         both,
         planner::CacheBlocks{.blocks = blocks, .long_blocks = long_blocks, .is_long = is_long}));
     ASSERT_TRUE(std::is_sorted(ours.begin(), ours.end(), [](const auto& a, const auto& b) {
@@ -177,7 +175,7 @@ TEST(SimulateFetches, OfTwoKindsOfBlocksAreThoseOfEach) {
     size_t all = 0;
     for (const uint32_t kind : {0u, 1u}) {
       const auto alone =
-          test::must(planner::schedule_fetches(of_kind[kind], kind == 0 ? blocks : long_blocks));
+          must(planner::schedule_fetches(of_kind[kind], kind == 0 ? blocks : long_blocks));
       size_t f = 0;
       for (const CacheFetch& fetch : ours) {
         if (is_long[fetch.chunk] != kind) continue;

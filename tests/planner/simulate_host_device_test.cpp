@@ -21,6 +21,7 @@
 #include "planner/choice_names.h"
 #include "planner/simulate/simulate.h"
 #include "tests/daemon/daemon_process.h"
+#include "tests/support/median.h"
 
 namespace elixir::planner {
 namespace {
@@ -55,11 +56,6 @@ struct Measured {
   StepStats stats;
 };
 
-double median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
-  return values[values.size() / 2];
-}
-
 Measured train(const Cell& cell) {
   torch::nn::Sequential model;
   for (uint32_t i = 0; i < kLayers; ++i) {
@@ -92,9 +88,9 @@ Measured train(const Cell& cell) {
     rates.push_back(measured.stats.update_numel_per_s);
   }
   optimizer.synchronize();
-  measured.step_s = median(steps_s);
-  measured.gpu_update_s = median(update_s);
-  measured.stats.update_numel_per_s = median(rates);
+  measured.step_s = test::median(steps_s);
+  measured.gpu_update_s = test::median(update_s);
+  measured.stats.update_numel_per_s = test::median(rates);
   return measured;
 }
 

@@ -1,23 +1,17 @@
 #include "planner/simulate/simulate.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <cmath>
 #include <ctime>
 #include <map>
-#include <numeric>
 #include <random>
 
 #include "planner/simulate/servers.h"
-#include "tests/support/outcomes.h"
+#include "tests/support/matchers.h"
 #include "tests/support/sanitized.h"
 
 namespace elixir::planner {
 namespace {
-
-using ::testing::HasSubstr;
 
 constexpr uint64_t kNumel = 1'000'000;
 constexpr double kBytes = 2e6;  // of a chunk
@@ -35,7 +29,7 @@ StepModel layers(uint32_t n, double op_s, uint32_t blocks) {
 }
 
 StepTimes simulated(const StepModel& model, std::vector<StepSpan>* spans = nullptr) {
-  return test::must(simulate_step(model, spans));
+  return must(simulate_step(model, spans));
 }
 
 // ---- one leg binds ----
@@ -397,7 +391,7 @@ TEST(SimulateStep, TheCommitWaitsForTheEarlyUpdateInHandAndForNoOther) {
       if (span.row == StepSpan::Row::kUpdate) updated.push_back(span.index);
     }
     // The step ends with backward, so that chunk 1's reaches into the next one.
-    EXPECT_THAT(updated, ::testing::ElementsAre(1, 0, 2, 4, 6, 8, 9, 7, 5, 3, 1));
+    EXPECT_THAT(updated, ElementsAre(1, 0, 2, 4, 6, 8, 9, 7, 5, 3, 1));
   }
 }
 
@@ -602,7 +596,7 @@ TEST(SimulateStep, TellsWhatRanWhen) {
         ASSERT_LT(span.index, model.chunks.size());
       }
     }
-    EXPECT_THAT(operators, ::testing::Each(1));
+    EXPECT_THAT(operators, Each(1));
     using Row = StepSpan::Row;
     EXPECT_NEAR(busy_s[Row::kCompute] + busy_s[Row::kGpuUpdate], times.compute_s, 1e-9);
     EXPECT_NEAR(busy_s[Row::kH2d], times.h2d_s, 1e-9);
@@ -629,7 +623,7 @@ TEST(SimulateStep, RefusesWhatCannotBeRun) {
   for (const auto& [change, says] : kModels) {
     StepModel model = layers(4, 0.01, 1);
     change(&model);
-    test::expect_refused(simulate_step(model).status(), Code::kInvalidArgument, {says});
+    expect_refused(simulate_step(model).status(), Code::kInvalidArgument, {says});
   }
 }
 

@@ -1,19 +1,12 @@
 #include "planner/models/transformer_config.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <map>
 #include <set>
 
-#include "tests/support/outcomes.h"
+#include "tests/support/matchers.h"
 
 namespace elixir::planner {
 namespace {
-
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::Not;
 
 // gpt2-small to -xl, opt-125m and the llamas: what Hugging Face's models count for the published
 // weights, a tied embedding once. The others follow from layers (12 w^2 + 13 w) + (vocabulary +
@@ -32,7 +25,7 @@ TEST(TransformerConfig, NumbersOfParameters) {
   };
   EXPECT_EQ(transformer_names().size(), expected.size());
   for (const auto& [name, numel] : expected) {
-    const TransformerConfig config = test::must(transformer_config(name));
+    const TransformerConfig config = must(transformer_config(name));
     EXPECT_EQ(config.name, name);
     EXPECT_EQ(transformer_numel(config), numel) << name;
     EXPECT_EQ(config.width % config.heads, 0) << name;
@@ -132,8 +125,8 @@ TEST(TransformerConfig, NamesAreUnique) {
 }
 
 TEST(TransformerConfig, UnknownNameNamesTheNearest) {
-  test::expect_refused(transformer_config("gpt2-10B").status(), Code::kInvalidArgument,
-                       {"did you mean 'gpt2-10b'?"});
+  expect_refused(transformer_config("gpt2-10B").status(), Code::kInvalidArgument,
+                 {"did you mean 'gpt2-10b'?"});
   EXPECT_THAT(transformer_config("opt-350m").status().message(), HasSubstr("no model is called"));
   EXPECT_THAT(transformer_config("zzzzzzzzzzzzzzzz").status().message(),
               Not(HasSubstr("did you mean")));
@@ -149,7 +142,7 @@ struct Published {
 
 TEST(TransformerFromJson, PublishedConfigs) {
   const auto numel = [](const std::string& text) {
-    return transformer_numel(test::must(transformer_from_config_json(text)));
+    return transformer_numel(must(transformer_from_config_json(text)));
   };
   const auto gpt2 = [&](const char* inner) {
     return numel(fmt::format(R"({{"model_type": "gpt2", "vocab_size": 50257, "n_ctx": 1024,
@@ -203,10 +196,7 @@ TEST(TransformerFromJson, PublishedConfigs) {
 
 TEST(TransformerFromJson, SaysWhatIsWrong) {
   const auto message = [](const std::string& text) {
-    const Result<TransformerConfig> config = transformer_from_config_json(text);
-    EXPECT_FALSE(config.ok()) << text;
-    EXPECT_EQ(config.status().code(), Code::kBadInput) << text;
-    return config.status().message();
+    return refusal_of(transformer_from_config_json(text).status(), Code::kBadInput);
   };
   // A good file with one field replaced (or left out: "").
   const auto with = [](const std::string& field, const std::string& value) {
@@ -251,7 +241,7 @@ TEST(TransformerFromJson, SaysWhatIsWrong) {
 }
 
 TEST(TransformerFromJson, TheLargestThatIsReadDoesNotOverflow) {
-  const TransformerConfig config = test::must(transformer_from_config_json(
+  const TransformerConfig config = must(transformer_from_config_json(
       R"({"model_type": "llama", "vocab_size": 268435456, "hidden_size": 1048576,
           "intermediate_size": 16777216, "num_hidden_layers": 4096, "num_attention_heads": 1,
           "max_position_embeddings": 1, "tie_word_embeddings": false})"));

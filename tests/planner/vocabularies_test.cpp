@@ -1,8 +1,6 @@
 // Vocabularies of today's models, by files of their sizes: the token embedding does not set the
 // length of chunks, and so a GPU may be smaller.
 
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <string>
@@ -14,7 +12,7 @@
 #include "planner/search/make_plan.h"
 #include "tests/planner/gpt_profile.h"
 #include "tests/planner/machines.h"
-#include "tests/support/outcomes.h"
+#include "tests/support/matchers.h"
 
 namespace elixir::planner {
 namespace {
@@ -39,7 +37,7 @@ class Vocabularies : public ::testing::TestWithParam<Model> {
   void SetUp() override {
     const std::string& name = GetParam().name;
     const bool known = name.starts_with("gpt2");
-    const TransformerConfig config = test::must(
+    const TransformerConfig config = must(
         config_of({.model = known ? name : "",
                    .config_path = known ? "" : std::string(EXAMPLE_CONFIGS "/") + name + ".json"}));
     ASSERT_EQ(transformer_numel(config), GetParam().numel);
@@ -80,7 +78,7 @@ class Vocabularies : public ::testing::TestWithParam<Model> {
 TEST_P(Vocabularies, TheLeastPlanHasChunksAsLongAsLayersNeed) {
   const uint64_t least = least_bytes();
   EXPECT_FALSE(plan_within(least - 4096).ok());
-  const PlannedStep tight = test::must(plan_within(least + 4096));
+  const PlannedStep tight = must(plan_within(least + 4096));
   const Plan& plan = tight.plan;
   EXPECT_GE(plan.chunk_numel, largest_of_layer_);
   EXPECT_LE(static_cast<double>(plan.chunk_numel),

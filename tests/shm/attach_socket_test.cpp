@@ -1,7 +1,6 @@
 #include "shm/attach_socket.h"
 
 #include <fcntl.h>
-#include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -9,15 +8,13 @@
 
 #include <atomic>
 #include <filesystem>
-#include <functional>
 #include <thread>
 #include <vector>
 
 #include "shm/messages.h"
 #include "shm/peer_bytes.h"
-#include "shm/shape.h"
 #include "tests/support/lingering_socket.h"
-#include "tests/support/outcomes.h"
+#include "tests/support/matchers.h"
 #include "tests/support/patience.h"
 #include "tests/support/temporary_folder.h"
 
@@ -27,15 +24,9 @@ namespace {
 class AttachSocketTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    Result<UniqueFd> listener = listen_attach(path());
-    ASSERT_TRUE(listener.ok()) << listener.status().message();
-    listener_ = std::move(*listener);
-    Result<UniqueFd> client = connect_attach(path());
-    ASSERT_TRUE(client.ok()) << client.status().message();
-    client_ = std::move(*client);
-    Result<UniqueFd> server = accept_attach(listener_.get());
-    ASSERT_TRUE(server.ok()) << server.status().message();
-    server_ = std::move(*server);
+    listener_ = must(listen_attach(path()));
+    client_ = must(connect_attach(path()));
+    server_ = must(accept_attach(listener_.get()));
   }
   std::string path() const { return folder_.path() + "/attach.sock"; }
 
@@ -66,21 +57,18 @@ TEST_F(AttachSocketTest, CarriesMessagesWithDescriptors) {
   request.position.rank = 5;
   ASSERT_TRUE(
       send_message(client_.get(), request, std::vector<int>{first.get(), second.get()}).ok());
-  const Result<Packet> packet = receive_packet(server_.get(), 1000);
-  ASSERT_TRUE(packet.ok()) << packet.status().message();
-  const Result<AttachRequest> decoded = decode_message<AttachRequest>(packet->bytes);
-  ASSERT_TRUE(decoded.ok());
-  EXPECT_EQ(decoded->position.rank, 5u);
-  ASSERT_EQ(packet->fds.size(), 2u);
-  EXPECT_EQ(inode_of(packet->fds[0].get()), inode_of(first.get()));
-  EXPECT_NE(::fcntl(packet->fds[0].get(), F_GETFD) & FD_CLOEXEC, 0);
+  const Packet packet = must(receive_packet(server_.get(), 1000));
+  const AttachRequest decoded = must(decode_message<AttachRequest>(packet.bytes));
+  EXPECT_EQ(decoded.position.rank, 5u);
+  ASSERT_EQ(packet.fds.size(), 2u);
+  EXPECT_EQ(inode_of(packet.fds[0].get()), inode_of(first.get()));
+  EXPECT_NE(::fcntl(packet.fds[0].get(), F_GETFD) & FD_CLOEXEC, 0);
 }
 
 TEST_F(AttachSocketTest, KnowsThePeer) {
-  const Result<PeerCredentials> peer = peer_credentials(server_.get());
-  ASSERT_TRUE(peer.ok());
-  EXPECT_EQ(peer->pid, ::getpid());
-  EXPECT_EQ(peer->uid, ::getuid());
+  const PeerCredentials peer = must(peer_credentials(server_.get()));
+  EXPECT_EQ(peer.pid, ::getpid());
+  EXPECT_EQ(peer.uid, ::getuid());
 }
 
 TEST_F(AttachSocketTest, OnlyItsUserMayConnect) {
@@ -92,12 +80,10 @@ TEST_F(AttachSocketTest, OnlyItsUserMayConnect) {
 TEST_F(AttachSocketTest, DeathIsEndOfFileAfterWhatWasSent) {
   ASSERT_TRUE(send_message(client_.get(), Detach{}).ok());
   client_.reset();
-  const Result<Packet> last = receive_packet(server_.get(), 1000);
-  ASSERT_TRUE(last.ok());
-  EXPECT_FALSE(last->end_of_file());
-  const Result<Packet> end = receive_packet(server_.get(), 1000);
-  ASSERT_TRUE(end.ok());
-  EXPECT_TRUE(end->end_of_file());
+  const Packet last = must(receive_packet(server_.get(), 1000));
+  EXPECT_FALSE(last.end_of_file());
+  const Packet end = must(receive_packet(server_.get(), 1000));
+  EXPECT_TRUE(end.end_of_file());
   EXPECT_EQ(send_message(server_.get(), Detach{}).code(), Code::kUnavailable) << "or SIGPIPE";
 }
 
@@ -118,9 +104,8 @@ TEST_F(AttachSocketTest, APeerThatDoesNotReadIsTimedOut) {
 TEST_F(AttachSocketTest, TheLargestPacketFitsAndOneByteMoreDoesNot) {
   std::vector<std::byte> bytes(kMaxMessageBytes);
   ASSERT_TRUE(send_packet(client_.get(), bytes, {}, 1000).ok());
-  const Result<Packet> packet = receive_packet(server_.get(), 1000);
-  ASSERT_TRUE(packet.ok());
-  EXPECT_EQ(packet->bytes.size(), kMaxMessageBytes);
+  const Packet packet = must(receive_packet(server_.get(), 1000));
+  EXPECT_EQ(packet.bytes.size(), kMaxMessageBytes);
 
   bytes.push_back(std::byte{1});  // which our own sender would not send
   ASSERT_EQ(::send(client_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL),
@@ -156,10 +141,9 @@ TEST_F(AttachSocketTest, AReceivedSocketIsClosedWithoutWaiting) {
   test::LingeringSocket socket;
   ASSERT_TRUE(test::lingers(socket.fd()));
   ASSERT_TRUE(socket.send_away(client_.get(), "x"));
-  Result<Packet> packet = receive_packet(server_.get(), 1000);
-  ASSERT_TRUE(packet.ok()) << packet.status().message();
-  ASSERT_EQ(packet->fds.size(), 1u);
-  EXPECT_FALSE(test::lingers(packet->fds[0].get()));
+  Packet packet = must(receive_packet(server_.get(), 1000));
+  ASSERT_EQ(packet.fds.size(), 1u);
+  EXPECT_FALSE(test::lingers(packet.fds[0].get()));
   socket.release();
 }
 
@@ -177,9 +161,8 @@ TEST_F(AttachSocketTest, AnEmptiedConnectionIsClosedWithoutWaiting) {
 
 TEST_F(AttachSocketTest, AnEmptiedListenerIsClosedWithoutWaiting) {
   std::vector<test::LingeringSocket> sockets(1);
-  const Result<UniqueFd> waiting = connect_attach(path());
-  ASSERT_TRUE(waiting.ok()) << waiting.status().message();
-  ASSERT_TRUE(sockets[0].send_away(waiting->get(), "x"));
+  const UniqueFd waiting = must(connect_attach(path()));
+  ASSERT_TRUE(sockets[0].send_away(waiting.get(), "x"));
   EXPECT_TRUE(test::returns(sockets, [&] {
     empty_listener(listener_.get());
     listener_.reset();
@@ -199,15 +182,14 @@ TEST_F(AttachSocketTest, AReceiverAtItsLimitOfDescriptorsIsTold) {
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
   const Status status = receive_packet(server_.get(), 1000).status();
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
-  test::expect_refused(status, Code::kResourceExhausted, {"ulimit -n"});
+  expect_refused(status, Code::kResourceExhausted, {"ulimit -n"});
 }
 
 TEST_F(AttachSocketTest, AStaleFileIsReplaced) {
   listener_.reset();
   EXPECT_EQ(connect_attach(path()).status().code(), Code::kUnavailable);
   ASSERT_TRUE(std::filesystem::exists(path()));
-  const Result<UniqueFd> again = listen_attach(path());
-  ASSERT_TRUE(again.ok());
+  const UniqueFd again = must(listen_attach(path()));
   EXPECT_TRUE(connect_attach(path()).ok());
 }
 
@@ -216,9 +198,8 @@ TEST(AttachSocketBacklogTest, WhoAcceptsNobodyListensAndIsSaidNotToAnswer) {
   const TemporaryFolder folder;
   const std::string path = folder.path() + "/attach.sock";
   EXPECT_FALSE(somebody_listens(path));
-  const Result<UniqueFd> listener = listen_attach(path);
-  ASSERT_TRUE(listener.ok());
-  ASSERT_EQ(::listen(listener->get(), 1), 0);
+  const UniqueFd listener = must(listen_attach(path));
+  ASSERT_EQ(::listen(listener.get(), 1), 0);
   std::vector<UniqueFd> waiting;
   Status status;
   std::atomic<bool> refused{false};
@@ -232,20 +213,19 @@ TEST(AttachSocketBacklogTest, WhoAcceptsNobodyListensAndIsSaidNotToAnswer) {
   });
   const bool in_time = test::eventually([&] { return refused.load(); });
   EXPECT_TRUE(in_time);
-  if (!in_time) ::shutdown(listener->get(), SHUT_RDWR);  // who waits in connect() is refused
+  if (!in_time) ::shutdown(listener.get(), SHUT_RDWR);  // who waits in connect() is refused
   trainers.join();
-  test::expect_refused(status, Code::kTimedOut, {"does not answer"});
+  expect_refused(status, Code::kTimedOut, {"does not answer"});
   EXPECT_TRUE(somebody_listens(path));
 
-  ASSERT_TRUE(accept_attach(listener->get()).ok());
-  const Result<UniqueFd> socket = connect_attach(path);
-  ASSERT_TRUE(socket.ok()) << socket.status().message();
-  EXPECT_EQ(::fcntl(socket->get(), F_GETFL) & O_NONBLOCK, 0);
+  ASSERT_TRUE(accept_attach(listener.get()).ok());
+  const UniqueFd socket = must(connect_attach(path));
+  EXPECT_EQ(::fcntl(socket.get(), F_GETFL) & O_NONBLOCK, 0);
 }
 
 TEST(AttachSocketPathTest, ATooLongPathIsExplained) {
   const Status status = listen_attach("/tmp/" + std::string(200, 'x')).status();
-  test::expect_refused(status, Code::kInvalidArgument, {"ELIXIR_RUNTIME_DIR"});
+  expect_refused(status, Code::kInvalidArgument, {"ELIXIR_RUNTIME_DIR"});
   EXPECT_EQ(connect_attach("/nonexistent/socket").status().code(), Code::kUnavailable);
 }
 

@@ -1,7 +1,6 @@
 #include "shm/find_daemon.h"
 
 #include <fcntl.h>
-#include <gtest/gtest.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/file.h>
@@ -11,7 +10,7 @@
 #include <fstream>
 
 #include "shm/attach_socket.h"
-#include "tests/support/outcomes.h"
+#include "tests/support/matchers.h"
 #include "tests/support/temporary_folder.h"
 
 namespace elixir::shm {
@@ -43,26 +42,22 @@ class FindDaemonTest : public ::testing::Test {
 
 TEST_F(FindDaemonTest, StartsOneAndThenFindsIt) {
   EXPECT_FALSE(daemon_listens(folder_));
-  const auto first = find_or_start_daemon(folder_, {.extra_arguments = {"--workers", "1"}});
-  ASSERT_TRUE(first.ok()) << first.status().message();
-  EXPECT_GT(first->pid, 0);
+  const auto first = must(find_or_start_daemon(folder_, {.extra_arguments = {"--workers", "1"}}));
+  EXPECT_GT(first.pid, 0);
   EXPECT_TRUE(daemon_listens(folder_));
-  const auto second = find_or_start_daemon(folder_, {});
-  ASSERT_TRUE(second.ok());
-  EXPECT_EQ(second->pid, -1);
-  EXPECT_EQ(started(), std::vector<pid_t>{first->pid});
+  const auto second = must(find_or_start_daemon(folder_, {}));
+  EXPECT_EQ(second.pid, -1);
+  EXPECT_EQ(started(), std::vector<pid_t>{first.pid});
 }
 
 TEST_F(FindDaemonTest, ADaemonThatDiedIsReplacedThoughItsSocketIsLeft) {
-  const auto first = find_or_start_daemon(folder_, {});
-  ASSERT_TRUE(first.ok());
-  ::kill(first->pid, SIGKILL);
-  ::waitpid(first->pid, nullptr, 0);
+  const auto first = must(find_or_start_daemon(folder_, {}));
+  ::kill(first.pid, SIGKILL);
+  ::waitpid(first.pid, nullptr, 0);
   ASSERT_EQ(::access(folder_.attach_socket().c_str(), F_OK), 0);
-  const auto second = find_or_start_daemon(folder_, {});
-  ASSERT_TRUE(second.ok());
-  EXPECT_GT(second->pid, 0);
-  EXPECT_NE(second->pid, first->pid);
+  const auto second = must(find_or_start_daemon(folder_, {}));
+  EXPECT_GT(second.pid, 0);
+  EXPECT_NE(second.pid, first.pid);
 }
 
 TEST_F(FindDaemonTest, OfManyAtOnceOneStartsIt) {
@@ -88,17 +83,15 @@ TEST_F(FindDaemonTest, OfManyAtOnceOneStartsIt) {
 
 // Another one could not have the folder.
 TEST_F(FindDaemonTest, OneThatAcceptsNobodyIsFoundAndNoneIsStartedBesideIt) {
-  const Result<UniqueFd> listener = listen_attach(folder_.attach_socket());
-  ASSERT_TRUE(listener.ok());
-  ASSERT_EQ(::listen(listener->get(), 1), 0);
+  const UniqueFd listener = must(listen_attach(folder_.attach_socket()));
+  ASSERT_EQ(::listen(listener.get(), 1), 0);
   std::vector<UniqueFd> waiting;
   for (Result<UniqueFd> socket = connect_attach(folder_.attach_socket(), 0); socket.ok();
        socket = connect_attach(folder_.attach_socket(), 0)) {
     waiting.push_back(std::move(*socket));
   }
-  const auto daemon = find_or_start_daemon(folder_, {});
-  ASSERT_TRUE(daemon.ok()) << daemon.status().message();
-  EXPECT_EQ(daemon->pid, -1);
+  const auto daemon = must(find_or_start_daemon(folder_, {}));
+  EXPECT_EQ(daemon.pid, -1);
   EXPECT_TRUE(started().empty());
 }
 
@@ -109,7 +102,7 @@ TEST_F(FindDaemonTest, WhoHoldsTheStartLockIsNotAwaitedForEver) {
   DaemonStart start;
   start.timeout_ms = 50;
   const Status late = find_or_start_daemon(folder_, start).status();
-  test::expect_refused(late, Code::kTimedOut, {folder_.start_lock_file()});
+  expect_refused(late, Code::kTimedOut, {folder_.start_lock_file()});
 
   int asked = 0;
   start.timeout_ms = 3'600'000;
@@ -131,8 +124,8 @@ TEST_F(FindDaemonTest, OneThatNeverListensIsEndedWhenTheWaitIsInterrupted) {
 TEST_F(FindDaemonTest, OneThatEndsWhileStartingIsExplainedByItsLog) {
   ::setenv("STANDIN_FAIL", "1", 1);
   const auto daemon = find_or_start_daemon(folder_, {});
-  test::expect_refused(daemon.status(), Code::kUnavailable,
-                       {"standin: told to fail", folder_.log_file()});
+  expect_refused(daemon.status(), Code::kUnavailable,
+                 {"standin: told to fail", folder_.log_file()});
 }
 
 TEST_F(FindDaemonTest, OneThatNeverListensIsEnded) {
@@ -147,7 +140,7 @@ TEST_F(FindDaemonTest, OneThatNeverListensIsEnded) {
 TEST_F(FindDaemonTest, AProgramThatIsNotThereIsExplained) {
   ::setenv("ELIXIRD", "/nonexistent/elixird", 1);
   const auto daemon = find_or_start_daemon(folder_, {});
-  test::expect_refused(daemon.status(), Code::kUnavailable, {"ELIXIRD"});
+  expect_refused(daemon.status(), Code::kUnavailable, {"ELIXIRD"});
 }
 
 }  // namespace

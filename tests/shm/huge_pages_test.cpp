@@ -1,11 +1,11 @@
 // Segments in huge pages, of which the machine has few: nothing runs beside this.
 
 #include <fcntl.h>
-#include <gtest/gtest.h>
 
 #include <fstream>
 
 #include "shm/segment.h"
+#include "tests/support/matchers.h"
 
 namespace elixir::shm {
 namespace {
@@ -43,17 +43,14 @@ TEST(HugePages, AreTakenWhereTheyAreFreeAndGivenBack) {
   {
     // Not a multiple of 2 MiB: what is mapped must be, or it is never unmapped.
     constexpr uint64_t kBytes = (kPages - 1) * kHugeBytes + 4096;
-    const Result<Segment> made = Segment::create("test", kBytes);
-    ASSERT_TRUE(made.ok()) << made.status().message();
-    EXPECT_EQ(made->page_bytes(), kHugeBytes);
+    const Segment made = must(Segment::create("test", kBytes));
+    EXPECT_EQ(made.page_bytes(), kHugeBytes);
     EXPECT_EQ(free_huge_pages(), free_before - kPages);
-    const Result<Segment> seen =
-        Segment::map(UniqueFd(::fcntl(made->fd(), F_DUPFD_CLOEXEC, 0)), kBytes, Access::kReadOnly);
-    ASSERT_TRUE(seen.ok()) << seen.status().message();
+    const Segment seen = must(
+        Segment::map(UniqueFd(::fcntl(made.fd(), F_DUPFD_CLOEXEC, 0)), kBytes, Access::kReadOnly));
     // More than is free: ordinary pages then.
-    const Result<Segment> other = Segment::create("test", (free_before + 1) * kHugeBytes);
-    ASSERT_TRUE(other.ok()) << other.status().message();
-    EXPECT_NE(other->page_bytes(), kHugeBytes);
+    const Segment other = must(Segment::create("test", (free_before + 1) * kHugeBytes));
+    EXPECT_NE(other.page_bytes(), kHugeBytes);
   }
   EXPECT_EQ(free_huge_pages(), free_before);
 }

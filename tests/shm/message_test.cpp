@@ -1,10 +1,9 @@
 #include "shm/message.h"
 
-#include <gtest/gtest.h>
-
 #include <vector>
 
 #include "shm/messages.h"
+#include "tests/support/matchers.h"
 
 namespace elixir::shm {
 namespace {
@@ -28,14 +27,13 @@ AttachRequest request() {
 }
 
 TEST(MessageTest, ComesBackAsItWasSent) {
-  const Result<AttachRequest> decoded = decode_message<AttachRequest>(bytes_of(request()));
-  ASSERT_TRUE(decoded.ok()) << decoded.status().message();
-  EXPECT_EQ(get_text(decoded->job), "job-1");
-  EXPECT_EQ(decoded->position.rank, 3u);
-  EXPECT_EQ(decoded->shape.n_chunks, 17u);
-  EXPECT_EQ(decoded->wishes.numa_node, -1);
-  EXPECT_EQ(decoded->header.request_id, 99u);
-  EXPECT_EQ(decoded->header.length_bytes, sizeof(AttachRequest));
+  const AttachRequest decoded = must(decode_message<AttachRequest>(bytes_of(request())));
+  EXPECT_EQ(get_text(decoded.job), "job-1");
+  EXPECT_EQ(decoded.position.rank, 3u);
+  EXPECT_EQ(decoded.shape.n_chunks, 17u);
+  EXPECT_EQ(decoded.wishes.numa_node, -1);
+  EXPECT_EQ(decoded.header.request_id, 99u);
+  EXPECT_EQ(decoded.header.length_bytes, sizeof(AttachRequest));
 }
 
 template <typename Message>
@@ -89,9 +87,8 @@ TEST(MessageTest, AnotherVersionIsNamedBeforeAnythingElse) {
   message.header.version = kLayoutVersion + 1;
   std::vector<std::byte> bytes = bytes_of(message);
   bytes.resize(40);  // the length is wrong as well: a newer message may be longer or shorter
-  const Status status = decode_message<AttachRequest>(bytes).status();
-  EXPECT_EQ(status.code(), Code::kVersionMismatch);
-  EXPECT_NE(status.message().find("restart elixird"), std::string::npos);
+  expect_refused(decode_message<AttachRequest>(bytes).status(), Code::kVersionMismatch,
+                 {"restart elixird"});
 }
 
 TEST(MessageTest, TextIsCutAndAlwaysEnds) {

@@ -1,10 +1,11 @@
 #include "shm/parameter_table.h"
 
-#include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
+
+#include "tests/support/matchers.h"
 
 namespace elixir::shm {
 namespace {
@@ -32,10 +33,9 @@ Code code_of(const std::vector<ParameterPlace>& places) {
 }
 
 TEST(ParameterTableTest, ComesBackAsItWasEncoded) {
-  const auto decoded = decode_table(encode_table(good_places()), kShape);
-  ASSERT_TRUE(decoded.ok()) << decoded.status().message();
-  EXPECT_EQ(*decoded, good_places());
-  EXPECT_EQ(total_numel(*decoded), 1024u + 100 + 896 + 1 + 7);
+  const auto decoded = must(decode_table(encode_table(good_places()), kShape));
+  EXPECT_EQ(decoded, good_places());
+  EXPECT_EQ(total_numel(decoded), 1024u + 100 + 896 + 1 + 7);
 }
 
 TEST(ParameterTableTest, EveryTruncationAndExtensionIsRefused) {
@@ -90,9 +90,8 @@ TEST(ParameterTableTest, OneLongerThanAChunkHasChunksOfOneHomeToItself) {
                     .chunk_numel = 256};
   const std::vector<ParameterPlace> places = {
       {"cpu", 1, 0, 257}, {"gpu", 3, 0, 512}, {"short", 0, 128, 128}, {"frozen", 5, 0, 513}};
-  const auto decoded = decode_table(encode_table(places), shape);
-  ASSERT_TRUE(decoded.ok()) << decoded.status().message();
-  EXPECT_EQ(*decoded, places);
+  const auto decoded = must(decode_table(encode_table(places), shape));
+  EXPECT_EQ(decoded, places);
   const auto code_with = [&](size_t i, const ParameterPlace& place) {
     std::vector<ParameterPlace> others = places;
     others[i] = place;
@@ -156,17 +155,15 @@ TEST(ParameterTableTest, ACountThatLiesIsRefused) {
 
 TEST(ParameterTableTest, TravelsInADescriptor) {
   const std::vector<std::byte> bytes = encode_table(good_places());
-  const Result<UniqueFd> fd = write_table_fd(bytes);
-  ASSERT_TRUE(fd.ok());
-  const auto read = read_table_fd(fd->get(), bytes.size());
-  ASSERT_TRUE(read.ok());
-  EXPECT_EQ(*read, bytes);
-  EXPECT_EQ(table_xxh64(*read), table_xxh64(bytes));
+  const UniqueFd fd = must(write_table_fd(bytes));
+  const auto read = must(read_table_fd(fd.get(), bytes.size()));
+  EXPECT_EQ(read, bytes);
+  EXPECT_EQ(table_xxh64(read), table_xxh64(bytes));
 
-  EXPECT_EQ(read_table_fd(fd->get(), bytes.size() + 1).status().code(), Code::kProtocol);
-  EXPECT_EQ(read_table_fd(fd->get(), kMaxTableBytes + 1).status().code(), Code::kProtocol);
-  ASSERT_EQ(::ftruncate(fd->get(), 10), 0);
-  EXPECT_EQ(read_table_fd(fd->get(), bytes.size()).status().code(), Code::kProtocol);
+  EXPECT_EQ(read_table_fd(fd.get(), bytes.size() + 1).status().code(), Code::kProtocol);
+  EXPECT_EQ(read_table_fd(fd.get(), kMaxTableBytes + 1).status().code(), Code::kProtocol);
+  ASSERT_EQ(::ftruncate(fd.get(), 10), 0);
+  EXPECT_EQ(read_table_fd(fd.get(), bytes.size()).status().code(), Code::kProtocol);
 }
 
 TEST(ParameterTableTest, TheHashSeesEveryByte) {

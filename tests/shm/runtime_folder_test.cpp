@@ -1,12 +1,12 @@
 #include "shm/runtime_folder.h"
 
-#include <gtest/gtest.h>
 #include <pwd.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "shm/attach_socket.h"
+#include "tests/support/matchers.h"
 #include "tests/support/temporary_folder.h"
 
 namespace elixir::shm {
@@ -34,9 +34,9 @@ TEST(RuntimeFolderTest, RefusesOneThatOthersMayWriteTo) {
     const std::string path = parent.path() + "/" + std::to_string(mode);
     ASSERT_EQ(::mkdir(path.c_str(), 0700), 0);
     ASSERT_EQ(::chmod(path.c_str(), mode), 0);
-    const Status status = open_runtime_folder(path).status();
-    EXPECT_EQ(status.code(), Code::kInvalidArgument) << path;
-    EXPECT_NE(status.message().find("ELIXIR_RUNTIME_DIR"), std::string::npos);
+    SCOPED_TRACE(path);
+    expect_refused(open_runtime_folder(path).status(), Code::kInvalidArgument,
+                   {"ELIXIR_RUNTIME_DIR"});
   }
 }
 

@@ -1,16 +1,16 @@
 #include "shm/segment.h"
 
 #include <fcntl.h>
-#include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdio>
 #include <fstream>
 #include <string>
+
+#include "tests/support/matchers.h"
 
 namespace elixir::shm {
 namespace {
@@ -41,10 +41,9 @@ TEST_F(SegmentTest, IsZeroAndShared) {
   EXPECT_EQ(made_->bytes(), kBytes);
   EXPECT_TRUE(std::all_of(made_->data(), made_->data() + kBytes,
                           [](std::byte b) { return b == std::byte{0}; }));
-  Result<Segment> seen = map(Access::kReadOnly);
-  ASSERT_TRUE(seen.ok()) << seen.status().message();
+  Segment seen = must(map(Access::kReadOnly));
   made_->data()[kBytes - 1] = std::byte{7};
-  EXPECT_EQ(seen->data()[kBytes - 1], std::byte{7});
+  EXPECT_EQ(seen.data()[kBytes - 1], std::byte{7});
 }
 
 TEST_F(SegmentTest, CannotBeResizedByAnyHolder) {
@@ -57,27 +56,25 @@ TEST_F(SegmentTest, CannotBeResizedByAnyHolder) {
 }
 
 TEST_F(SegmentTest, ClosedToNewWritersItKeepsTheOldOnes) {
-  Result<Segment> before = map(Access::kReadWrite);
-  ASSERT_TRUE(before.ok()) << before.status().message();
+  Segment before = must(map(Access::kReadWrite));
   ASSERT_TRUE(made_->close_to_new_writers().ok());
   EXPECT_FALSE(map(Access::kReadWrite).ok());
   EXPECT_TRUE(map(Access::kReadOnly).ok());
-  before->data()[0] = std::byte{1};
+  before.data()[0] = std::byte{1};
   made_->data()[1] = std::byte{2};
   EXPECT_EQ(made_->data()[0], std::byte{1});
-  EXPECT_EQ(before->data()[1], std::byte{2});
+  EXPECT_EQ(before.data()[1], std::byte{2});
   // One that it has: only that seals are sealed refuses it.
   EXPECT_NE(::fcntl(made_->fd(), F_ADD_SEALS, F_SEAL_SHRINK), 0) << "more seals were possible";
   EXPECT_EQ(errno, EPERM);
 }
 
 TEST_F(SegmentTest, ProtectedItIsReadAndFollowsWhatOthersWrite) {
-  Result<Segment> seen = map(Access::kReadWrite);
-  ASSERT_TRUE(seen.ok());
-  ASSERT_TRUE(seen->protect().ok());
+  Segment seen = must(map(Access::kReadWrite));
+  ASSERT_TRUE(seen.protect().ok());
   made_->data()[7] = std::byte{7};
-  EXPECT_EQ(seen->data()[7], std::byte{7});
-  EXPECT_DEATH(seen->data()[7] = std::byte{8}, "");  // a sanitizer reports it first
+  EXPECT_EQ(seen.data()[7], std::byte{7});
+  EXPECT_DEATH(seen.data()[7] = std::byte{8}, "");  // a sanitizer reports it first
 }
 
 TEST_F(SegmentTest, IsReservedInFull) {
@@ -108,8 +105,7 @@ std::string flags_of_mapping(const void* address) {
 // Of elixird or of a trainer: states would go to a disk for minutes, and ranks that wait would take
 // it for an elixird that stands still.
 TEST_F(SegmentTest, ACrashDoesNotDumpIt) {
-  Result<Segment> seen = map(Access::kReadOnly);
-  ASSERT_TRUE(seen.ok());
+  Segment seen = must(map(Access::kReadOnly));
   // The control: a mapping that is dumped.
   void* const plain = ::mmap(nullptr, kBytes, PROT_READ, MAP_SHARED, made_->fd(), 0);
   ASSERT_NE(plain, MAP_FAILED);
@@ -117,7 +113,7 @@ TEST_F(SegmentTest, ACrashDoesNotDumpIt) {
   ::munmap(plain, kBytes);
   if (dumped.empty()) GTEST_SKIP() << "the system does not tell";
   EXPECT_EQ(dumped.find(" dd "), std::string::npos) << dumped;
-  for (const Segment* segment : {&*made_, &*seen}) {
+  for (const Segment* segment : {&*made_, &seen}) {
     const std::string flags = flags_of_mapping(segment->data());
     EXPECT_NE(flags.find(" dd "), std::string::npos) << flags;
   }
@@ -149,9 +145,8 @@ TEST_F(SegmentTest, RefusesWhatItsOwnerCouldPullAway) {
   const Result<Segment> grow_only =
       Segment::map(plain_memfd(kBytes, F_SEAL_GROW), kBytes, Access::kReadWrite);
   EXPECT_EQ(grow_only.status().code(), Code::kProtocol);
-  const Result<Segment> sealed =
-      Segment::map(plain_memfd(kBytes, F_SEAL_SHRINK), kBytes, Access::kReadWrite);
-  EXPECT_TRUE(sealed.ok());
+  const Segment sealed =
+      must(Segment::map(plain_memfd(kBytes, F_SEAL_SHRINK), kBytes, Access::kReadWrite));
 }
 
 TEST_F(SegmentTest, RefusesWhatIsTooSmallOrNoMemory) {
@@ -170,14 +165,12 @@ TEST_F(SegmentTest, ASmallSegmentHasBasePages) {
 }
 
 TEST_F(SegmentTest, AReadOnlyDescriptorCannotBeMappedForWriting) {
-  Result<UniqueFd> fd = made_->read_only_fd();
-  ASSERT_TRUE(fd.ok());
-  EXPECT_FALSE(Segment::map(duplicate(fd->get()), kBytes, Access::kReadWrite).ok());
-  const Result<Segment> seen = Segment::map(std::move(*fd), kBytes, Access::kReadOnly);
-  ASSERT_TRUE(seen.ok()) << seen.status().message();
+  UniqueFd fd = must(made_->read_only_fd());
+  EXPECT_FALSE(Segment::map(duplicate(fd.get()), kBytes, Access::kReadWrite).ok());
+  const Segment seen = must(Segment::map(std::move(fd), kBytes, Access::kReadOnly));
   *made_->data() = std::byte{42};
-  EXPECT_EQ(*seen->data(), std::byte{42});
-  EXPECT_DEATH(*seen->data() = std::byte{1}, "");
+  EXPECT_EQ(*seen.data(), std::byte{42});
+  EXPECT_DEATH(*seen.data() = std::byte{1}, "");
 }
 
 }  // namespace

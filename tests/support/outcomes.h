@@ -6,18 +6,22 @@
 
 #include <initializer_list>
 #include <stdexcept>
+#include <string>
 #include <string_view>
 #include <utility>
 
 #include "base/status.h"
 
-namespace elixir::test {
+namespace elixir {
 
 // The value. Without it the test fails here, with the status's message.
 template <typename T>
 T must(Result<T> result) {
   if (!result.ok()) throw std::runtime_error(result.status().message());
   return std::move(*result);
+}
+inline void must(const Status& status) {
+  if (!status.ok()) throw std::runtime_error(status.message());
 }
 
 // The code, and a message that has these parts.
@@ -28,5 +32,18 @@ inline void expect_refused(const Status& status, Code code,
     EXPECT_NE(status.message().find(part), std::string::npos) << part << ": " << status.message();
   }
 }
+
+// Its message, where it has the code.
+inline std::string refusal_of(const Status& status, Code code) {
+  EXPECT_EQ(status.code(), code) << status.message();
+  return status.message();
+}
+
+}  // namespace elixir
+
+namespace elixir::test {
+
+using elixir::expect_refused;
+using elixir::must;
 
 }  // namespace elixir::test

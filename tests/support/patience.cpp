@@ -29,11 +29,18 @@ bool eventually(const std::function<bool()>& condition, double limit_s) {
   return true;
 }
 
+bool widen(double limit_s, const std::function<bool(double)>& attempt) {
+  for (; limit_s < kPatienceS; limit_s *= 3) {
+    if (attempt(limit_s)) return true;
+  }
+  return false;
+}
+
 bool gone(pid_t pid) {
   const char state = state_of(pid);
   return state == 'X' || state == 'Z';
 }
 
-bool asleep(pid_t pid) { return state_of(pid) == 'S'; }
+bool asleep(pid_t id) { return state_of(id) == 'S'; }
 
 }  // namespace elixir::test

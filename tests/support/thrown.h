@@ -10,7 +10,7 @@
 #include "base/throw_error.h"
 #include "tests/support/outcomes.h"
 
-namespace elixir::test {
+namespace elixir {
 
 // The error that `call` throws; the test fails when it throws none.
 template <typename Call>
@@ -30,4 +30,4 @@ void expect_thrown(Code code, std::initializer_list<std::string_view> parts, con
   expect_refused(thrown(call), code, parts);
 }
 
-}  // namespace elixir::test
+}  // namespace elixir

@@ -56,9 +56,7 @@ starts_with() {  # starts_with CONFIG: elixird comes up with it and ends well
   "$prefix/bin/elixird" --runtime-dir "$run" --config "$1" >"$folder/elixird.log" 2>&1 &
   daemon=$!
   local tries=0
-  until [[ -S $run/attach.sock ]] || ! kill -0 "$daemon" 2>/dev/null || ((++tries > 300)); do
-    sleep 0.1
-  done
+  until [[ -S $run/attach.sock ]] || ! kill -0 "$daemon" 2>/dev/null || ((++tries > 600)); do sleep 0.1; done
   kill -TERM "$daemon" 2>/dev/null
   wait "$daemon"
   local code=$?
