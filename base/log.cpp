@@ -3,9 +3,11 @@
 #include <spdlog/pattern_formatter.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
+#include <unistd.h>
 
 #include <string>
 
+#include "base/dropping_sink.h"
 #include "base/printable.h"
 
 namespace elixir {
@@ -17,8 +19,13 @@ spdlog::level::level_enum to_spdlog(LogLevel level) {
   return kLevels[static_cast<size_t>(level)];
 }
 
-std::shared_ptr<spdlog::logger> make_logger(std::string_view program) {
-  auto sink = std::make_shared<spdlog::sinks::stderr_sink_mt>();
+std::shared_ptr<spdlog::logger> make_logger(std::string_view program, bool drops = false) {
+  spdlog::sink_ptr sink;
+  if (drops) {
+    sink = std::make_shared<DroppingSink>(STDERR_FILENO);
+  } else {
+    sink = std::make_shared<spdlog::sinks::stderr_sink_mt>();
+  }
   auto logger = std::make_shared<spdlog::logger>(std::string(program), std::move(sink));
   logger->set_formatter(std::make_unique<spdlog::pattern_formatter>(
       "%Y-%m-%dT%H:%M:%S.%eZ %^%l%$ %n %v", spdlog::pattern_time_type::utc));
@@ -33,8 +40,8 @@ std::shared_ptr<spdlog::logger>& logger() {
 
 }  // namespace
 
-void init_log(std::string_view program, LogLevel least) {
-  logger() = make_logger(program);
+void init_log(std::string_view program, LogLevel least, bool drops) {
+  logger() = make_logger(program, drops);
   logger()->set_level(to_spdlog(least));
 }
 

@@ -19,7 +19,9 @@ inline constexpr EnumName<LogLevel> kLogLevelNames[] = {{"debug", LogLevel::kDeb
 // Names the process in every line and sets the least level that is written. Thread-safe after
 // the first call. Lines go to standard error:
 //   2026-01-31T12:00:00.123Z info elixird event=attach session=1 rank=0
-void init_log(std::string_view program, LogLevel least = LogLevel::kInfo);
+// `drops`: it never waits for who reads standard error; what that does not take is dropped,
+// counted, and the count is told (event=log_dropped).
+void init_log(std::string_view program, LogLevel least = LogLevel::kInfo, bool drops = false);
 
 // One line, one event. `fields` is "key=value key=value".
 void log_line(LogLevel level, std::string_view event, std::string_view fields);

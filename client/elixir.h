@@ -218,6 +218,7 @@ class ELIXIR_PUBLIC Optimizer {
   explicit Optimizer(std::unique_ptr<Engine> engine);
 
  private:
+  friend class Consistent;
   Engine& engine() const;                            // throws after release()
   Engine& pulled_engine() const;                     // with what was set through torch_optimizer()
   void push() const;                                 // what the engine has, into torch_optimizer()
@@ -263,6 +264,24 @@ class ELIXIR_PUBLIC Gathered {
   struct Pins;
   std::unique_ptr<Pins> pins_;
 };
+
+// Holds one step for the operators of this thread while it lives: step(), and what else waits for
+// operators, waits for its end. Without it a pass that runs beside step() in another thread may
+// read some chunks after one step and others after the next. Not around step() in the same thread.
+class ELIXIR_PUBLIC Consistent {
+ public:
+  explicit Consistent(const Optimizer& optimizer);
+  Consistent(Consistent&&) noexcept;
+  ~Consistent();
+
+ private:
+  struct Scope;
+  std::unique_ptr<Scope> scope_;
+};
+
+[[nodiscard]] inline Consistent consistent(const Optimizer& optimizer) {
+  return Consistent(optimizer);
+}
 
 [[nodiscard]] inline Gathered gathered(const std::vector<at::Tensor>& parameters) {
   return Gathered(parameters);

@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <nlohmann/json.hpp>
@@ -143,6 +144,19 @@ void saves_line(std::string* out, const Json& saves) {
   line(out, "saves", result);
 }
 
+// A line each: nothing where nobody waits.
+void waiting_lines(std::string* out, const Json& waits) {
+  constexpr size_t kMostLines = 8;
+  if (!waits.is_array()) return;
+  for (size_t i = 0; i < std::min(waits.size(), kMostLines); ++i) {
+    line(out, i == 0 ? "waiting" : "",
+         fmt::format("rank {} for {}, {}", number(field(waits[i], "rank")),
+                     text(field(waits[i], "for")), duration(field(waits[i], "since_s"))));
+  }
+  if (waits.size() > kMostLines)
+    line(out, "", fmt::format("and {} more", waits.size() - kMostLines));
+}
+
 void job_block(std::string* out, const Json& job) {
   *out += fmt::format("\njob {} ({}), {}\n", text(field(job, "job")), text(field(job, "id")),
                       text(field(job, "state")));
@@ -150,6 +164,7 @@ void job_block(std::string* out, const Json& job) {
        fmt::format("{} of {} here (pids {}), {} exchange", list(field(job, "ranks")),
                    list(field(job, "world_size")), list(field(job, "pids")),
                    text(field(job, "exchange"))));
+  waiting_lines(out, field(job, "waiting"));
   line(out, "chunks",
        fmt::format("{} of {} elements, {} placed on the GPU, {}, {} waste",
                    number(field(job, "chunks")), number(field(job, "chunk_numel")),

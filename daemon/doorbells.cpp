@@ -21,6 +21,7 @@ void Job::look_at_posted(Session& session) {
   if (posted == machine_.posted_step(rank)) return;
   const Status status = machine_.note_posted(rank, posted);
   if (!status.ok()) return end_session(session, status);
+  session.moved();
   if (posted == tracker_.step()) {
     const Status looked = note_post(session);
     if (!looked.ok()) return end_session(session, looked);

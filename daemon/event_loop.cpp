@@ -17,6 +17,7 @@
 #include "base/spare_threads.h"
 #include "daemon/daemon.h"
 #include "daemon/service_notify.h"
+#include "daemon/waits.h"
 #include "daemon/zmq_gate.h"
 #include "shm/peer_bytes.h"
 
@@ -334,6 +335,7 @@ void Daemon::on_tick() {
     job->tell_folder_progress();
     job->say_what_stands_still(monotonic_ns());
     job->say_what_is_being_reserved(monotonic_ns());
+    say_who_waits(*job, monotonic_ns());
   }
   look_for_swapped(monotonic_ns());
   check_timeouts(monotonic_ns());

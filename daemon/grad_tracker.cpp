@@ -20,10 +20,10 @@ GradTracker::GradTracker(uint32_t ranks, uint32_t n_chunks, const shm::StepRules
       discards_(ranks, 0),
       published_(ranks, 0),
       last_steps_(ranks, UINT32_MAX),
-      awaited_(ranks, 0) {
+      awaited_(ranks, 0),
+      early_queue_(n_chunks) {
   ELIXIR_CHECK(ranks >= 1 && ranks <= 64, "{} ranks on a node", ranks);
   ready_.reserve(n_chunks);
-  early_queue_.reserve(n_chunks);
 }
 
 Status GradTracker::note(uint32_t rank, uint32_t chunk, const Publication& publication) {
@@ -331,7 +331,7 @@ void GradTracker::next_step() {
   std::fill(awaited_.begin(), awaited_.end(), 0);
   awaiting_ = 0;
   ready_.clear();
-  early_queue_.clear();
+  if (early_queue_.size() > 0) early_queue_.clear();
   wants_sums_ = false;
 }
 

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "daemon/chunk_list.h"
 #include "shm/step_rules.h"
 
 namespace elixir::daemon {
@@ -204,7 +205,7 @@ class GradTracker {
   ChunkTask start(uint32_t chunk, bool squares, bool update);
   void queue_early(uint32_t chunk);
   void unqueue_early(uint32_t chunk);
-  std::optional<size_t> next_early() const;
+  std::optional<uint32_t> next_early() const;
   void drop_those_without_slots();
   void start_early(std::vector<ChunkTask>* tasks, EarlyLimits limits);
 
@@ -224,7 +225,7 @@ class GradTracker {
   uint64_t awaiting_ = 0;             // ranks that have one there, a bit each
   uint64_t in_call_ = 0;              // ranks, a bit each
   std::vector<uint32_t> ready_;
-  std::vector<uint32_t> early_queue_;  // to be updated early, unless the post comes before
+  ChunkList early_queue_;  // to be updated early, unless the post comes before
 };
 
 }  // namespace elixir::daemon

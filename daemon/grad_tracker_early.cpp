@@ -18,24 +18,23 @@ void GradTracker::queue_early(uint32_t chunk) {
 // Its gradients have become such as wait for the post.
 void GradTracker::unqueue_early(uint32_t chunk) {
   chunks_[chunk].queued = false;
-  std::erase(early_queue_, chunk);
+  early_queue_.remove(chunk);
 }
 
 // The last in the queue whose gradients are not about to change.
-std::optional<size_t> GradTracker::next_early() const {
-  for (size_t i = early_queue_.size(); i-- > 0;) {
-    if (chunks_[early_queue_[i]].fresh == 0) return i;
-  }
-  return std::nullopt;
+std::optional<uint32_t> GradTracker::next_early() const {
+  uint32_t chunk = early_queue_.last();
+  while (chunk != ChunkList::kNone && chunks_[chunk].fresh != 0) chunk = early_queue_.before(chunk);
+  return chunk == ChunkList::kNone ? std::nullopt : std::optional(chunk);
 }
 
 // Once no slot is left for them they are deferred.
 void GradTracker::drop_those_without_slots() {
-  std::erase_if(early_queue_, [&](uint32_t chunk) {
-    if (chunks_[chunk].has_slot) return false;
-    chunks_[chunk].queued = false;
-    return true;
-  });
+  for (uint32_t chunk = early_queue_.first(); chunk != ChunkList::kNone;) {
+    const uint32_t behind = early_queue_.behind(chunk);
+    if (!chunks_[chunk].has_slot) unqueue_early(chunk);
+    chunk = behind;
+  }
 }
 
 // With tasks that the chunks have already in this go, or with new ones.
@@ -43,22 +42,19 @@ void GradTracker::start_early(std::vector<ChunkTask>* tasks, EarlyLimits limits)
   const size_t n_taken = tasks->size();
   if (limits.slots == 0) drop_those_without_slots();
   for (; limits.at_once > 0; --limits.at_once) {
-    const std::optional<size_t> next = next_early();
+    const std::optional<uint32_t> next = next_early();
     if (!next) return;
-    const uint32_t chunk = early_queue_[*next];
-    early_queue_.erase(early_queue_.begin() + static_cast<ptrdiff_t>(*next));
+    const uint32_t chunk = *next;
+    unqueue_early(chunk);
     Chunk& state = chunks_[chunk];
-    state.queued = false;
     if (!std::exchange(state.has_slot, true) && --limits.slots == 0) drop_those_without_slots();
-    const auto end = tasks->begin() + static_cast<ptrdiff_t>(n_taken);
-    auto task = std::find_if(tasks->begin(), end,
-                             [&](const ChunkTask& taken) { return taken.chunk == chunk; });
-    if (task == end) {
-      tasks->push_back(start(chunk, /*squares=*/false, /*update=*/false));
-      task = std::prev(tasks->end());
-    }
-    task->early = state.early = true;
-    task->of_sums = state.has_sum;
+    // Those that are queued last were taken last.
+    size_t at = n_taken;
+    while (at > 0 && (*tasks)[at - 1].chunk != chunk) --at;
+    if (at == 0) tasks->push_back(start(chunk, /*squares=*/false, /*update=*/false));
+    ChunkTask& task = at > 0 ? (*tasks)[at - 1] : tasks->back();
+    task.early = state.early = true;
+    task.of_sums = state.has_sum;
   }
 }
 

@@ -64,6 +64,7 @@ void Job::reserved(Session& session, Result<SessionMemory> memory) {
   const Reservation reservation = *std::exchange(session.reservation, std::nullopt);
   if (memory.ok()) {
     session.memory = std::make_unique<SessionMemory>(std::move(*memory));
+    session.moved();
     reserved_bytes_ += session.memory->bytes() + (has_sums_ ? session.memory->sums().bytes() : 0);
     log_info("reserved", "job='{}' session={} rank={} bytes={} seconds={:.2f}", options_.name,
              session.id, session.rank, session.memory->bytes(),
@@ -144,24 +145,22 @@ void Job::close_to_new_writers() {
 Status Job::load_chunk(const Session& session, const shm::LoadChunk& message) {
   // A frozen chunk's number leaves out those placed on the GPU, which elixird does not keep.
   const shm::Shape& shape = options_.shape;
-  if (shape.on_gpu(message.chunk)) {
-    return error(Code::kProtocol, "LoadChunk of chunk {}, placed on the GPU", message.chunk);
+  if (shape.on_gpu(message.chunk) || message.chunk >= shape.total_chunks()) {
+    return error(Code::kProtocol, "LoadChunk of chunk {} of {}{}", message.chunk,
+                 shape.total_chunks(), shape.on_gpu(message.chunk) ? ", placed on the GPU" : "");
   }
   const uint32_t chunk =
       shape.frozen(message.chunk) ? message.chunk - shape.n_gpu_chunks : message.chunk;
-  if (message.chunk >= shape.total_chunks()) {
-    return error(Code::kProtocol, "LoadChunk of chunk {} of {}", message.chunk,
-                 shape.total_chunks());
-  }
-  const Load load{session.local_rank, chunk, shape.load_slot(message.chunk),
-                  static_cast<shm::LoadPart>(message.part), message.last != 0};
-  ELIXIR_RETURN_IF_ERROR(machine_.request_load(load));
+  const auto part = static_cast<shm::LoadPart>(message.part);
+  ELIXIR_RETURN_IF_ERROR(
+      machine_.request_load({session.local_rank, chunk, shape.load_slot(message.chunk), part}));
   advance();
   return Status();
 }
 
 void Job::await_ready(Session& session, const shm::AwaitReady& request) {
   session.await_ready_id = request.header.request_id;
+  session.moved();
   session.awaits_all_ranks = request.all_ranks != 0;
   look_at_posted(session);
   tracker_.note_call(session.local_rank, session.awaits_all_ranks);

@@ -21,7 +21,8 @@ JobMachine::JobMachine(ComputeType type, uint32_t ranks, Chunks chunks, uint32_t
   if (n_chunks == 0) return;
   for (uint32_t i = 0; i < loaders; ++i) {
     loaders_.push_back({std::vector<LoadState>(n_chunks, LoadState::kNothing),
-                        std::vector<bool>(n_chunks, false), std::vector<uint32_t>(n_chunks, 0)});
+                        std::vector<bool>(n_chunks, false), std::vector<bool>(n_chunks, false),
+                        std::vector<uint32_t>(n_chunks, 0), n_chunks});
   }
 }
 
@@ -87,10 +88,6 @@ Status JobMachine::request_load(const Load& load) {
   ELIXIR_RETURN_IF_ERROR(check_load(loader, load));
   loader.loaded[load.chunk] =
       load.part == shm::LoadPart::kHighHalf ? LoadState::kHigh : LoadState::kLoaded;
-  if (load.last && std::count(loader.loaded.begin(), loader.loaded.end(), LoadState::kHigh) > 0) {
-    return error(Code::kProtocol, "the last LoadChunk while a chunk has only its high halves");
-  }
-  loader.last_seen = loader.last_seen || load.last;
   loader.pending[load.slot] = true;
   loads_.push_back(load);
   return Status();
@@ -98,13 +95,11 @@ Status JobMachine::request_load(const Load& load) {
 
 Status JobMachine::check_load(const Loader& loader, const Load& load) const {
   // Who asks has seen every step finished; that may not have come here yet. The load waits for it.
-  const bool again = phase_ == JobPhase::kTraining && greatest_posted() == committed_ && !load.last;
-  const bool first = phase_ == JobPhase::kLoading && !loader.last_seen;
-  if (!first && !again) {
-    return error(Code::kProtocol, "LoadChunk while the job is {}{}", job_phase_name(phase_),
-                 phase_ == JobPhase::kTraining ? fmt::format(", step {} of {} posted is committed",
-                                                             committed_, greatest_posted())
-                                               : ", after the last one");
+  const bool again = phase_ == JobPhase::kTraining && greatest_posted() == committed_;
+  if (phase_ != JobPhase::kLoading && !again) {
+    return error(Code::kProtocol,
+                 "LoadChunk while the job is {}, step {} of {} posted is committed",
+                 job_phase_name(phase_), committed_, greatest_posted());
   }
   if (load.chunk >= loader.loaded.size()) {
     return error(Code::kProtocol, "LoadChunk of chunk {} of {}", load.chunk, loader.loaded.size());
@@ -128,9 +123,8 @@ Status JobMachine::check_load(const Loader& loader, const Load& load) const {
 Status JobMachine::request_restore() {
   if (phase_ == JobPhase::kEnding) return Status();
   const bool untouched = std::all_of(loaders_.begin(), loaders_.end(), [](const Loader& loader) {
-    return !loader.last_seen &&
-           std::count(loader.loaded.begin(), loader.loaded.end(), LoadState::kNothing) ==
-               static_cast<std::ptrdiff_t>(loader.loaded.size());
+    return std::count(loader.loaded.begin(), loader.loaded.end(), LoadState::kNothing) ==
+           static_cast<std::ptrdiff_t>(loader.loaded.size());
   });
   const bool first = phase_ == JobPhase::kLoading && untouched;
   const bool again = phase_ == JobPhase::kTraining && greatest_posted() == committed_;
@@ -147,7 +141,11 @@ void JobMachine::finish_restore(bool restored) {
   ELIXIR_CHECK(activity_ == Activity::kRestore, "no restore is in flight");
   activity_ = Activity::kNone;
   if (restored) {
-    for (Loader& loader : loaders_) loader.last_seen = loader.done = true;
+    for (Loader& loader : loaders_) {
+      std::fill(loader.loaded.begin(), loader.loaded.end(), LoadState::kLoaded);
+      std::fill(loader.there.begin(), loader.there.end(), true);
+      loader.missing = 0;
+    }
     if (phase_ == JobPhase::kLoading) phase_ = JobPhase::kTraining;
   }
   check_invariant();
@@ -207,11 +205,15 @@ void JobMachine::finish_activity() {
   if (activity_ == Activity::kLoad) {
     const Load load = loads_.front();
     loads_.pop_front();
-    loaders_[load.rank].pending[load.slot] = false;
-    ++loaders_[load.rank].taken[load.slot];
-    loaders_[load.rank].done = loaders_[load.rank].done || load.last;
+    Loader& loader = loaders_[load.rank];
+    loader.pending[load.slot] = false;
+    ++loader.taken[load.slot];
+    if (load.part != shm::LoadPart::kHighHalf && !loader.there[load.chunk]) {
+      loader.there[load.chunk] = true;
+      --loader.missing;
+    }
     const bool all = std::all_of(loaders_.begin(), loaders_.end(),
-                                 [](const Loader& loader) { return loader.done; });
+                                 [](const Loader& one) { return one.missing == 0; });
     if (all && phase_ == JobPhase::kLoading) phase_ = JobPhase::kTraining;
   }
   activity_ = Activity::kNone;

@@ -39,7 +39,6 @@ struct Load {
   uint32_t chunk = 0;
   uint32_t slot = 0;  // which one
   shm::LoadPart part = shm::LoadPart::kWhole;
-  bool last = false;
 
   bool operator==(const Load&) const = default;
 };
@@ -105,9 +104,9 @@ class JobMachine {
   // chunks, training.
   bool attached(uint32_t rank);
 
-  // A LoadChunk of load.rank, queued: the first of its chunk, or another one while every posted
-  // step is finished. kProtocol: that rank does not load, wrong phase, chunk or part, or the slot
-  // still in use.
+  // A LoadChunk of load.rank, queued: while the job is loading, or while every posted step is
+  // finished; a chunk may come again. kProtocol: that rank does not load, wrong phase, chunk or
+  // part, or the slot still in use.
   Status request_load(const Load& load);
   // States are to come from a stored folder, in the place of all loads or while every posted step
   // is finished. kProtocol: neither holds, or one is under way.
@@ -128,7 +127,8 @@ class JobMachine {
   // The step just started will not be: its records or gradients break the rules. Nothing was
   // promised.
   void refuse_step();
-  // The activity in flight is over. The last load of the last loader makes the job train.
+  // The activity in flight is over. The load that completes the chunks of all loaders makes the job
+  // train: only here is counted what is there.
   void finish_activity();
 
   // The rank said goodbye. A fault when others still need it.
@@ -161,10 +161,10 @@ class JobMachine {
   };
   struct Loader {
     std::vector<LoadState> loaded;  // by chunk, as it will be after the queued loads
+    std::vector<bool> there;        // by chunk: values of it were taken whole
     std::vector<bool> pending;      // by slot
     std::vector<uint32_t> taken;    // by slot
-    bool last_seen = false;
-    bool done = false;
+    uint32_t missing = 0;           // chunks that are not there
 
     bool operator==(const Loader&) const = default;
   };

@@ -31,7 +31,7 @@ int main(int argc, char** argv) {
   if (const int code = daemon::read_config(app, argc, argv, &config); code >= 0) return code;
   ::umask(0077);  // sockets and lock are for this user
   block_signals();
-  init_log("elixird", config.log_level);
+  init_log("elixird", config.log_level, /*drops=*/true);
   Result<std::unique_ptr<daemon::Daemon>> started = daemon::Daemon::start(config);
   if (!started.ok()) return report_failure(app, started.status());
   return (*started)->run();

@@ -55,6 +55,15 @@ struct Session {
   uint32_t noted_publications = 0;
   uint32_t noted_step = 0;
   bool noted_ahead = false;
+  // When it last came on: its memory was there, it posted a step, it began a call. From then on it
+  // may be waiting for others.
+  int64_t moved_ns = 0;
+  WaitNotes wait_notes{30, 10};
+
+  void moved() {
+    moved_ns = monotonic_ns();
+    wait_notes = WaitNotes(30, 10);
+  }
 };
 
 using Sessions = std::vector<std::unique_ptr<Session>>;

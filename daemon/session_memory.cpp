@@ -152,17 +152,18 @@ Status SessionMemory::open_for_reading() {
   };
   ELIXIR_RETURN_IF_ERROR(open(params_, &params_for_reading_));
   ELIXIR_RETURN_IF_ERROR(open(state_, &state_for_reading_));
-  if (swing_) {
-    ELIXIR_RETURN_IF_ERROR(open(*swing_, &swing_for_reading_));
-    ELIXIR_RETURN_IF_ERROR(open(grads_, &grads_for_reading_));
-  }
+  if (swing_) ELIXIR_RETURN_IF_ERROR(open(*swing_, &swing_for_reading_));
+  ELIXIR_RETURN_IF_ERROR(open(grads_, &grads_for_reading_));
   return open(sums_, &sums_for_reading_);
 }
 
 std::vector<int> SessionMemory::for_ranks(bool to_be_pinned, bool to_owner) const {
   std::vector<int> fds = {to_be_pinned ? params_.fd() : params_for_reading_.get(),
                           state_for_reading_.get()};
-  if (!swing_) return fds;
+  if (!swing_) {
+    if (shape_.side_bytes() > 0) fds.push_back(grads_for_reading_.get());
+    return fds;
+  }
   fds.push_back(to_be_pinned || to_owner ? swing_->fd() : swing_for_reading_.get());
   // A trainer's update takes all ranks' gradients of its shard, as a worker's does.
   if (shape_.exchange == shm::Exchange::kHost) {

@@ -169,7 +169,7 @@ class SessionMemory {
   shm::Segment control_, grads_, params_, state_, sums_;
   std::optional<shm::Segment> swing_;
   UniqueFd params_for_reading_, state_for_reading_, sums_for_reading_;
-  UniqueFd swing_for_reading_, grads_for_reading_;  // with swing chunks
+  UniqueFd grads_for_reading_, swing_for_reading_;  // swing: with swing chunks
   std::vector<Guarded> guarded_;                    // those that are filled
   std::vector<const void*> locked_;  // addresses of those that are locked as they are filled
   uint64_t locked_bytes_ = 0;

@@ -174,12 +174,10 @@ uint32_t Snapshot::in_order(uint32_t number) const {
 }
 
 std::optional<uint32_t> Snapshot::take() {
-  const auto gpu_begin = state_.begin() + shape_.n_chunks;
-  const auto gpu_end = gpu_begin + shape_.n_gpu_chunks;
-  const auto staged = std::find(gpu_begin, gpu_end, State::kStaged);
-  if (staged != gpu_end) {
-    *staged = State::kWritingStaged;
-    return static_cast<uint32_t>(staged - state_.begin());
+  const uint32_t staged = shape_.n_chunks + staged_written_;  // one after the other
+  if (shape_.on_gpu(staged) && state_[staged] == State::kStaged) {
+    state_[staged] = State::kWritingStaged;
+    return staged;
   }
   for (; n_begun_ < state_.size(); ++n_begun_) {
     const uint32_t chunk = in_order(n_begun_);
@@ -189,7 +187,7 @@ std::optional<uint32_t> Snapshot::take() {
   }
   if (copies_.empty()) return std::nullopt;
   const uint32_t chunk = copies_.front();
-  copies_.erase(copies_.begin());
+  copies_.pop_front();
   state_[chunk] = State::kWritingCopy;
   return chunk;
 }

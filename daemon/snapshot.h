@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <optional>
 #include <vector>
 
@@ -137,7 +138,7 @@ class Snapshot {
   CondVar changed_;
   std::vector<State> state_ ELIXIR_GUARDED_BY(mutex_);  // by chunk
   std::vector<uint32_t> free_slots_ ELIXIR_GUARDED_BY(mutex_);
-  std::vector<uint32_t> copies_ ELIXIR_GUARDED_BY(mutex_);  // copied, first come first
+  std::deque<uint32_t> copies_ ELIXIR_GUARDED_BY(mutex_);   // copied, first come first
   std::vector<uint32_t> staged_ ELIXIR_GUARDED_BY(mutex_);  // by local rank: so many chunks
   uint32_t n_begun_ ELIXIR_GUARDED_BY(mutex_) = 0;  // in_order(): so many, the first, are not live
   uint32_t to_copy_ ELIXIR_GUARDED_BY(mutex_);      // that an update may copy, not written

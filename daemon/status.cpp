@@ -6,6 +6,7 @@
 #include "base/compute_type_names.h"
 #include "base/version.h"
 #include "daemon/daemon.h"
+#include "daemon/waits.h"
 #include "shm/shape.h"
 
 namespace elixir::daemon {
@@ -84,6 +85,23 @@ Json nodes_of_ranks(const Job& job) {
   return nodes;
 }
 
+Json pids_json(const Job& job) {
+  Json pids = Json::array();
+  for (const auto& session : job.sessions()) {
+    if (session != nullptr) pids.push_back(session->pid);
+  }
+  return pids;
+}
+
+Json waits_json(const Job& job) {
+  Json waits = Json::array();
+  for (const RankWait& wait : waits_of(job)) {
+    waits.push_back(
+        {{"rank", wait.rank}, {"for", wait.for_what}, {"since_s", seconds_since(wait.since_ns)}});
+  }
+  return waits;
+}
+
 // Null before the first save.
 Json saves_json(const Job& job) {
   const SaveStatistics& saves = job.saves();
@@ -117,18 +135,15 @@ Json job_json(const Job& job, double bandwidth_gb_s) {
       static_cast<double>(shape.total_chunks()) * static_cast<double>(shape.chunk_numel);
   const double rate = mparam_s(statistics.updated_numel_last, statistics.update_ns_last);
   const double rate_mean = mparam_s(statistics.updated_numel_sum, statistics.update_ns_sum);
-  Json pids = Json::array();
-  for (const auto& session : job.sessions()) {
-    if (session != nullptr) pids.push_back(session->pid);
-  }
   Json json;
   json["id"] = job.options().id;
   json["job"] = job.options().name;
   json["state"] = job_phase_name(job.phase());
+  json["waiting"] = waits_json(job);
   json["ranks"] = job.local_ranks();
   json["world_size"] = shape.ranks;
   json["exchange"] = shm::exchange_name(shape.exchange);
-  json["pids"] = std::move(pids);
+  json["pids"] = pids_json(job);
   json["dtype"] = compute_type_name(shape.type);
   json["params"] = job.numel();
   json["chunks"] = shape.all_chunks();
@@ -199,7 +214,6 @@ std::string Daemon::status_json() const {
                     {"lost_doorbells", lost_doorbells}};
   json["jobs"] = Json::array();
   for (const auto& [id, job] : jobs_) json["jobs"].push_back(job_json(*job, bandwidth_gb_s_));
-  json["sessions"] = json["jobs"];  // what it was called until 0.1; goes with the release after
   // A peer's text (a job's name) may be no UTF-8.
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }

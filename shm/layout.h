@@ -31,8 +31,8 @@ inline constexpr uint64_t kControlMagic = 0x4c52544358494c45;  // "ELIXCTRL", li
 
 // Raise it when any struct or constant of this file, of shm/shape.h or of shm/messages.h changes;
 // then scripts/versions.py --store.
-inline constexpr uint32_t kLayoutVersion = 16;
-// versions.py: version 16, 167c714fa2b23cd6
+inline constexpr uint32_t kLayoutVersion = 17;
+// versions.py: version 17, f6ecb1a6c66cc9c8
 
 // Steps whose records are kept. A trainer is never more than two steps ahead of elixird.
 inline constexpr uint32_t kStepRing = 8;
@@ -40,6 +40,14 @@ inline constexpr uint32_t kStepRing = 8;
 // A rank's requests for folders (SaveFolder, LoadFolder) whose results are kept. A trainer has at
 // most one less that are not over.
 inline constexpr uint32_t kFolderRing = 4;
+
+// Before a rank's side memory (Shape::side_offset), written by that rank. Rank 0 broadcasts there:
+// piece `written` lies behind the header once all others have `read` the one before it.
+struct alignas(64) SideHeader {
+  std::atomic<uint32_t> written;
+  std::atomic<uint32_t> read;
+};
+static_assert(sizeof(SideHeader) == 64);
 
 // Groups of parameters with hyperparameters of their own.
 inline constexpr uint32_t kMaxParamGroups = 8;

@@ -98,10 +98,10 @@ struct Refusal {
 static_assert(sizeof(Refusal) == 1056);
 
 // Every rank of the job on this node has attached. With it travel, for each of them in the order of
-// local ranks, its params and its state, and with swing chunks its swing memory and, with the host
-// exchange, its grads: for reading, but for a rank's own swing memory and what
-// RankWishes::pins_params asks for. Whoever maps something for writing does so before Hello: once
-// all ranks have sent it, elixird closes the session's memory to new writers.
+// local ranks, its params and its state, with swing chunks its swing memory, and, with these or
+// side memory and the host exchange, its grads: for reading, but for a rank's own swing memory and
+// what RankWishes::pins_params asks for. Whoever maps something for writing does so before Hello:
+// once all ranks have sent it, elixird closes the session's memory to new writers.
 struct RanksReady {
   static constexpr MessageType kType = MessageType::kRanksReady;
   MessageHeader header;
@@ -189,19 +189,18 @@ enum class LoadPart : uint32_t { kWhole = 0, kHighHalf = 1, kLowHalf = 2 };
 // kHighHalf, then kLowHalf, each 16 bits of the FP32 value an element; FP32: kWhole. A frozen
 // chunk: kWhole, values of the compute type. Once elixird has taken what a slot holds, it raises
 // the slot's ChunkRecord::loads_taken, and the slot may be written again; several slots may be
-// under way. `last`: this rank has loaded all it loads. Once all have, AwaitReady is answered. With
-// neither a chunk placed on the CPU nor a frozen one there is nothing to load. Later, while every
-// posted step is committed, a chunk may be loaded again, behind it: moments stay. elixird takes the
-// values without asking who reads the slots; ranks meet by AwaitReady before and after.
+// under way. elixird counts, and nobody else: once every chunk of every rank that loads was taken
+// whole, or LoadFolder has filled them, the job trains, and AwaitReady is answered. With neither a
+// chunk placed on the CPU nor a frozen one there is nothing to load. A chunk may be loaded again
+// before that and later, while every posted step is committed, behind it: moments stay. elixird
+// takes the values without asking who reads the slots; ranks meet by AwaitReady before and after.
 struct LoadChunk {
   static constexpr MessageType kType = MessageType::kLoadChunk;
   MessageHeader header;
   uint32_t chunk;
   uint32_t part;  // LoadPart
-  uint32_t last;
-  uint32_t reserved;
 };
-static_assert(sizeof(LoadChunk) == 48);
+static_assert(sizeof(LoadChunk) == 40);
 
 // Answered when the job's initial weights are in the param slots of all ranks; with `all_ranks` not
 // before every rank of the node has asked so.

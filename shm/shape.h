@@ -38,6 +38,7 @@ inline constexpr uint32_t kMaxChunks = 1u << 20;
 inline constexpr uint64_t kMaxChunkNumel = 1ull << 36;
 inline constexpr uint64_t kMaxJobNumel = 1ull << 44;  // 17.6 T elements
 inline constexpr uint32_t kMaxParameters = 1u << 20;
+inline constexpr uint64_t kSideBytes = 1 << 20;    // of each rank, for the node's other ranks
 inline constexpr uint32_t kMaxWorkers = 128;       // redo records of a session
 inline constexpr uint64_t kRedoRecordBytes = 640;  // holds an optim::RedoRecord
 
@@ -159,14 +160,17 @@ struct Shape {
     return round_up(grad_groups_offset(kStepRing - 1) + n_parameters, kSectionAlignBytes);
   }
 
-  // grads: chunk by chunk, whole chunks (host exchange) or this rank's shards
+  // grads: chunk by chunk, whole chunks (host exchange) or this rank's shards; then the side memory
   uint64_t grad_slot_numel() const {
     return exchange == Exchange::kHost ? chunk_numel : shard_numel();
   }
   uint64_t grad_slot_offset(uint32_t chunk) const {
     return chunk * grad_slot_numel() * element_bytes(type);
   }
-  uint64_t grads_bytes() const { return section_bytes(grad_slot_offset(n_grad_slots())); }
+  // What is in no chunk: bytes that a rank tells the others of its node, who read them.
+  uint64_t side_bytes() const { return exchange == Exchange::kHost && ranks > 1 ? kSideBytes : 0; }
+  uint64_t side_offset() const { return section_bytes(grad_slot_offset(n_grad_slots())); }
+  uint64_t grads_bytes() const { return side_offset() + side_bytes(); }
 
   // Slots, this rank's shard of a chunk in each. Of params and state: a chunk's own at first, the
   // spare ones, then, in params alone, the frozen chunks'. Behind them those of the swing memory: a
@@ -239,7 +243,7 @@ static_assert(sizeof(Shape) == 56);
 
 // Descriptors that RanksReady brings of each rank.
 constexpr uint32_t descriptors_of_rank(const Shape& shape) {
-  if (shape.n_swing_chunks == 0) return 2;
+  if (shape.n_swing_chunks == 0) return shape.side_bytes() > 0 ? 3 : 2;
   return shape.exchange == Exchange::kHost ? 4 : 3;
 }
 

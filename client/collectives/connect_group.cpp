@@ -159,7 +159,7 @@ class ConnectedGroup final : public CollectiveGroup {
                                              ComputeType type, uint32_t chunk) override;
   std::unique_ptr<CollectiveWork> reduce_scatter(std::byte* block, uint64_t shard_numel,
                                                  ComputeType type, uint32_t chunk) override;
-  void broadcast(std::span<float> values) override;
+  void broadcast(std::span<std::byte> bytes) override;
   void scatter(std::span<const float> all, std::span<float> mine, uint32_t chunk) override;
   void gather(std::span<const float> mine, std::span<float> all) override;
   void check() const override { throw_if_error(transport_->status()); }
@@ -309,11 +309,11 @@ std::unique_ptr<CollectiveWork> ConnectedGroup::reduce_scatter(std::byte* block,
   });
 }
 
-void ConnectedGroup::broadcast(std::span<float> values) {
-  Transfers transfers(*transport_, {CollectiveKind::kBroadcast, values.size_bytes()});
-  if (rank() != 0) transfers.receive(0, writable_bytes_of(values), values.size_bytes());
+void ConnectedGroup::broadcast(std::span<std::byte> bytes) {
+  Transfers transfers(*transport_, {CollectiveKind::kBroadcast, bytes.size()});
+  if (rank() != 0) transfers.receive(0, bytes.data(), bytes.size());
   for (uint32_t to = 1; rank() == 0 && to < size(); ++to) {
-    transfers.send(to, bytes_of(values), values.size_bytes());
+    transfers.send(to, bytes.data(), bytes.size());
   }
   transfers.wait();
 }

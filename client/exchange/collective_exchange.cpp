@@ -170,8 +170,10 @@ void CollectiveExchange::reduce_in_order() {
   for (;;) {
     const uint32_t chunk = reduce_order_[next_to_reduce_];
     if (!next_is_filled(chunk)) return;
+    if (next_to_reduce_ == 0 && cycles_ == agreed_cycles_) any_goes_on(true);
     reduce_next(chunk);
     next_to_reduce_ = (next_to_reduce_ + 1) % reduce_order_.size();
+    if (next_to_reduce_ == 0) ++cycles_;
   }
 }
 
@@ -212,6 +214,16 @@ void CollectiveExchange::take_shard(uint32_t chunk, const MicroStep& of, const s
   device_.download(Stream::kDownload, session_.grad_slot(chunk), shard, shard_bytes_);
 }
 
+// Whether any rank has another micro-step: a reduction of every chunk, in which all have a part.
+bool CollectiveExchange::any_goes_on(bool mine) {
+  const std::vector<uint8_t> of_ranks = group_.all_gather_values<uint8_t>(mine ? 1 : 0);
+  const bool any = std::find(of_ranks.begin(), of_ranks.end(), 1) != of_ranks.end();
+  agreed_cycles_ += any ? 1 : 0;
+  return any;
+}
+
+bool CollectiveExchange::others_go_on() { return any_goes_on(false); }
+
 void CollectiveExchange::discard_grads() {
   forget_micro_steps();
   publisher_.discard();
@@ -224,13 +236,14 @@ void CollectiveExchange::forget_micro_steps() {
   }
   std::fill(reduced_.begin(), reduced_.end(), 0);
   next_to_reduce_ = 0;
+  cycles_ = 0;
+  agreed_cycles_ = 1;
 }
 
 void CollectiveExchange::post(const shm::StepRecord& record, const double* late_metric) {
-  // Micro-steps that not all chunks have had.
-  for (const uint32_t chunk : reduce_order_) {
-    while (next_is_filled(chunk)) reduce_next(chunk);
-  }
+  ELIXIR_CHECK(next_to_reduce_ == 0 && cycles_ == agreed_cycles_,
+               "step {} is posted with {} of {} reductions of every chunk", record.step, cycles_,
+               agreed_cycles_);
   if (norms_ != nullptr) {
     device_.record(shard_reduced_, Stream::kReduce);
     device_.wait(Stream::kDownload, shard_reduced_);
@@ -333,52 +346,6 @@ void CollectiveExchange::update_on_device(const optim::ParameterSteps& updates) 
   // Gathers read the new parameters.
   device_.record(updated_, Stream::kCompute);
   device_.wait(Stream::kUpload, updated_);
-}
-
-// ---- before step 1, and after the last ----
-
-void CollectiveExchange::hand_out(uint32_t chunk, float* values) {
-  // Rank 0's shard is the first, so that every rank has its own at the start.
-  group_.scatter({values, shape_.gathered_numel()}, {values, shape_.shard_numel()}, chunk);
-  if (shape_.on_gpu(chunk)) device_states_->load(chunk, values);
-}
-
-void CollectiveExchange::load(uint32_t chunk, const float* values) {
-  if (!shape_.on_gpu(chunk)) require(session_.load_chunk(chunk, values));
-}
-
-// Before elixird is asked: ranks that make other calls are named here.
-void CollectiveExchange::await_loaded(CollectiveKind call) {
-  group_.meet(call, posted_, history_);
-  require(session_.await_loaded());
-  group_.barrier();
-}
-
-void CollectiveExchange::broadcast(std::span<float> values) { group_.broadcast(values); }
-
-void CollectiveExchange::read_masters(uint32_t chunk, float* values) {
-  std::vector<float> mine(shape_.shard_numel());
-  if (shape_.on_gpu(chunk)) {
-    device_states_->read_masters(chunk, mine.data());
-  } else {
-    session_.read_masters(chunk, session_.local_rank(), mine.data());
-  }
-  gather_shards(chunk, mine, values);
-}
-
-void CollectiveExchange::read_moment(uint32_t chunk, uint32_t moment, float* values) {
-  std::vector<float> mine(shape_.shard_numel());
-  if (shape_.on_gpu(chunk)) {
-    device_states_->read_moment(chunk, moment, mine.data());
-  } else {
-    session_.read_moment(chunk, session_.local_rank(), moment, mine.data());
-  }
-  gather_shards(chunk, mine, values);
-}
-
-void CollectiveExchange::gather_shards(uint32_t chunk, std::span<const float> mine, float* values) {
-  group_.agree(posted_, history_, 0);
-  group_.all_gather(mine, {values, shape_.gathered_numel()}, chunk);
 }
 
 // ---- a step ----

@@ -35,7 +35,7 @@ class CollectiveExchange final : public Exchange {
   void hand_out(uint32_t chunk, float* values) override;
   void load(uint32_t chunk, const float* values) override;
   void await_loaded(CollectiveKind call) override;
-  void broadcast(std::span<float> values) override;
+  void broadcast(std::span<std::byte> bytes) override;
   void read_masters(uint32_t chunk, float* values) override;
   void read_moment(uint32_t chunk, uint32_t moment, float* values) override;
   void read_image(uint32_t chunk, std::byte* image) override {
@@ -53,6 +53,7 @@ class CollectiveExchange final : public Exchange {
   bool begin_grads(uint32_t chunk, uint32_t step, uint32_t micro_step) override;
   GradTarget grad_target(uint32_t chunk) override;
   void end_grads(uint32_t chunk, uint32_t step, uint32_t micro_step) override;
+  bool others_go_on() override;
   void discard_grads() override;
 
   void post(const shm::StepRecord& record, const double* late_metric) override;
@@ -72,6 +73,7 @@ class CollectiveExchange final : public Exchange {
   void forget_micro_steps();
   std::byte* own_shard(std::byte* block) const;
   bool next_is_filled(uint32_t chunk) const;
+  bool any_goes_on(bool mine);
   void reduce_in_order();
   void reduce_next(uint32_t chunk);
   void take_shard(uint32_t chunk, const MicroStep& of, const std::byte* shard);
@@ -99,8 +101,11 @@ class CollectiveExchange final : public Exchange {
   std::vector<std::deque<MicroStep>> micro_steps_;
   std::vector<uint32_t> reduced_;  // by chunk: micro-steps since the last step
   size_t next_to_reduce_ = 0;      // in reduce_order_
-  std::byte* norms_ = nullptr;     // a NormSum a chunk, of this rank's shard; device memory
-  NormSum* own_norms_ = nullptr;   // their copy
+  // Of the step: so many times all chunks have been reduced, and so many times they will be, as all
+  // ranks know. Nobody begins once more before all know: a rank may have no part in it yet.
+  uint32_t cycles_ = 0, agreed_cycles_ = 1;
+  std::byte* norms_ = nullptr;    // a NormSum a chunk, of this rank's shard; device memory
+  NormSum* own_norms_ = nullptr;  // their copy
   uint64_t d2d_bytes_ = 0;
   uint64_t history_ = 0;  // of the collectives so far
   uint32_t posted_ = 0;   // the last step

@@ -92,7 +92,7 @@ class CollectiveGroup {
   static constexpr size_t kMaxValueBytes = 4096;
 
   // Rank 0's values to everybody.
-  virtual void broadcast(std::span<float> values) = 0;
+  virtual void broadcast(std::span<std::byte> bytes) = 0;
   // Shard r of rank 0's `all` to rank r's `mine`; `all` is read on rank 0 alone.
   virtual void scatter(std::span<const float> all, std::span<float> mine,
                        uint32_t chunk = kNoChunk) = 0;

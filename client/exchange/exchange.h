@@ -50,9 +50,8 @@ class Exchange {
   // out and loaded again later, between two calls of it, while every posted step is finished.
   virtual void await_loaded(CollectiveKind call) = 0;
 
-  // Rank 0's values, finite ones, become everyone's. While every posted step is finished on every
-  // rank. Throws kInvalidArgument where the exchange has no trained chunk to send them through.
-  virtual void broadcast(std::span<float> values) = 0;
+  // Rank 0's bytes become everyone's; as many on every rank.
+  virtual void broadcast(std::span<std::byte> bytes) = 0;
 
   // The chunk's FP32 masters after the last posted step, in Shape::gathered_numel values. REQUIRES:
   // that step is finished on every rank (synchronize, on all of them), which no rank can know of
@@ -84,14 +83,17 @@ class Exchange {
 
   // ---- gradients down ----
 
-  // A micro-step is one gradient of each of the chunk's parameters: one backward pass, as a rule.
-  // Those of a step count from 1 and are added up in FP32. begin_grads before a micro-step's first
-  // gradient, which says whether the target holds zeros, so that a gradient that does not come
-  // needs none; grad_target before each, which is good until the next call; end_grads when all are
-  // there, or on their way on Stream::kCompute (on_device). All ranks.
+  // A micro-step is at most one gradient of each of the chunk's parameters: one backward pass, as a
+  // rule. Those of a step count from 1 and are added up in FP32. begin_grads before a micro-step's
+  // first gradient, which says whether the target holds zeros, so that a gradient that does not
+  // come needs none; grad_target before each, which is good until the next call; end_grads when all
+  // are there, or on their way on Stream::kCompute (on_device). All ranks.
   virtual bool begin_grads(uint32_t chunk, uint32_t step, uint32_t micro_step) = 0;
   virtual GradTarget grad_target(uint32_t chunk) = 0;
   virtual void end_grads(uint32_t chunk, uint32_t step, uint32_t micro_step) = 0;
+  // Once every chunk has had this rank's last micro-step of a step, until it says no: another rank
+  // has one more, of which this rank must have a part, with zeros. All ranks.
+  virtual bool others_go_on() = 0;
   // Forgets all micro-steps since the last step, of which there are some. All ranks.
   virtual void discard_grads() = 0;
 

@@ -30,11 +30,6 @@ HostExchange::HostExchange(Session& session, Device& device, const shm::StepRule
   for (uint32_t chunk = 0; chunk < shape_.n_chunks; ++chunk) {
     pending_[chunk].aside = session.grad_slot(chunk);
   }
-  for (const shm::ParameterPlace& place : places) {
-    if (place.chunk != 0 || shape_.n_chunks == 0) continue;
-    const shm::ParameterPart part = shm::part_in(place, shape_, 0);
-    carrier_numel_ = std::max(carrier_numel_, part.offset + part.numel);
-  }
   if (shape_.n_gpu_chunks == 0) return;
   ELIXIR_CHECK(shape_.ranks == 1, "{} ranks with states on the device", shape_.ranks);
   device_states_ = std::make_unique<DeviceStates>(device, shape_, 0, places, rules.sums_all());
@@ -158,29 +153,8 @@ void HostExchange::await_loaded(CollectiveKind call) {
   throw_if_error(session_.await_loaded(CollectiveSignature{call}.name()));
 }
 
-// Through the first chunk, whose weights come back after it: elixird's memory is what ranks share.
-void HostExchange::broadcast(std::span<float> values) {
-  if (shape_.ranks == 1 || values.empty()) return;
-  if (carrier_numel_ == 0) {
-    throw Error(error(Code::kInvalidArgument,
-                      "nothing is trained, and the host exchange sends values through trained "
-                      "chunks alone: use the collective exchange (--exchange collective)"));
-  }
-  std::vector<float> weights(shape_.chunk_numel), piece(shape_.chunk_numel);
-  await_loaded(CollectiveKind::kLoad);
-  read_masters(0, weights.data());
-  for (size_t at = 0; at < values.size(); at += carrier_numel_) {
-    const size_t numel = std::min<size_t>(carrier_numel_, values.size() - at);
-    std::copy_n(values.data() + at, numel, piece.data());
-    await_loaded(CollectiveKind::kLoad);  // all have read what was there
-    load(0, piece.data());
-    await_loaded(CollectiveKind::kLoad);
-    read_masters(0, piece.data());
-    std::copy_n(piece.data(), numel, values.data() + at);
-  }
-  await_loaded(CollectiveKind::kLoad);
-  load(0, weights.data());
-  await_loaded(CollectiveKind::kLoad);
+void HostExchange::broadcast(std::span<std::byte> bytes) {
+  if (shape_.ranks > 1) throw_if_error(session_.broadcast(bytes));
 }
 
 void HostExchange::read_masters(uint32_t chunk, float* values) {

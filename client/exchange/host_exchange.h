@@ -30,7 +30,7 @@ class HostExchange final : public Exchange {
   void hand_out(uint32_t chunk, float* values) override;
   void load(uint32_t chunk, const float* values) override;
   void await_loaded(CollectiveKind call) override;
-  void broadcast(std::span<float> values) override;
+  void broadcast(std::span<std::byte> bytes) override;
   void read_masters(uint32_t chunk, float* values) override;
   void read_moment(uint32_t chunk, uint32_t moment, float* values) override;
   void read_image(uint32_t chunk, std::byte* image) override {
@@ -48,6 +48,7 @@ class HostExchange final : public Exchange {
   bool begin_grads(uint32_t chunk, uint32_t step, uint32_t micro_step) override;
   GradTarget grad_target(uint32_t chunk) override;
   void end_grads(uint32_t chunk, uint32_t step, uint32_t micro_step) override;
+  bool others_go_on() override { return false; }  // elixird awaits none after a post
   void discard_grads() override;
 
   void post(const shm::StepRecord& record, const double* late_metric) override;
@@ -69,7 +70,6 @@ class HostExchange final : public Exchange {
   const bool in_blocks_;                         // gradients come together on the device
   GradBlocks grad_blocks_;
   std::vector<PendingGrads> pending_;  // by chunk; put aside in its grad slot
-  uint64_t carrier_numel_ = 0;         // elements of chunk 0 that are loaded
   std::byte* norms_ = nullptr;         // a NormSum a chunk placed on the GPU, device memory
   NormSum* own_norms_ = nullptr;       // their copy
   DeviceEvent squared_, norms_down_, done_;

@@ -214,6 +214,13 @@ Status Session::map_rank(uint32_t local_rank, std::span<UniqueFd> fds) {
   params->keep_from_children();
   state->keep_from_children();
   RankMemory memory{std::move(*params), std::move(*state), std::nullopt, std::nullopt};
+  if (shape_.n_swing_chunks == 0 && shape_.side_bytes() > 0) {
+    Result<shm::Segment> grads =
+        shm::Segment::map(std::move(fds[2]), shape_.grads_bytes(), shm::Access::kReadOnly);
+    if (!grads.ok()) return grads.status();
+    grads->keep_from_children();
+    memory.grads.emplace(std::move(*grads));
+  }
   if (shape_.n_swing_chunks > 0) {
     const bool own = local_rank == options_.local_rank;
     Result<shm::Segment> swing =

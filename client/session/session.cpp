@@ -72,7 +72,7 @@ std::vector<HostRange> Session::device_ranges() const {
     ranges.push_back({params.data(), params.bytes(), shape_.shard_bytes()});
     const auto& [swing, grads] = std::tie(ranks_[rank].swing, ranks_[rank].grads);
     if (swing) ranges.push_back({swing->data(), swing->bytes(), shape_.swing_slot_bytes()});
-    const bool others = grads && rank != options_.local_rank;
+    const bool others = shape_.n_swing_chunks > 0 && grads && rank != options_.local_rank;
     if (others) ranges.push_back({grads->data(), grads->bytes(), grad_slot_bytes});
   }
   return ranges;
@@ -124,8 +124,6 @@ Status Session::load_part(uint32_t chunk, shm::LoadPart part) {
   message.part = static_cast<uint32_t>(part);
   {
     const MutexLock lock(ring_mutex_);
-    message.last = loads_left_ == 1 ? 1 : 0;
-    if (loads_left_ > 0) --loads_left_;  // else it is loaded again
     ELIXIR_RETURN_IF_ERROR(control_channel_->post(message));
   }
   return wait_word({chunk_record(slot).loads_taken, chunk_record(slot).waiters, ++loads_[slot],

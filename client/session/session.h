@@ -156,6 +156,12 @@ class Session {
   };
   UpdateTimes update_times(uint32_t chunk) const;
 
+  // ---- side.cpp ----
+
+  // Rank 0's bytes become everyone's; host exchange, as many on every rank. Waits for the other
+  // ranks, without a limit, and without a word to elixird. By one thread.
+  Status broadcast(std::span<std::byte> bytes);
+
   // ---- swing.cpp: swing chunks, whose shards this rank updates; by one thread, any ----
 
   // Waits until the chunk may be updated for `step`, which was committed and not skipped: its
@@ -218,8 +224,7 @@ class Session {
         options_(options),
         request_timeout_s_(options.request_timeout_s),
         revisions_(shape.n_chunks),
-        loads_(shape.n_grad_slots(), 0),
-        loads_left_(shape.n_chunks * shm::load_parts(shape.type).size() + shape.n_frozen_chunks) {}
+        loads_(shape.n_grad_slots(), 0) {}
 
   Status connect(const std::vector<shm::ParameterPlace>& places);
   Status send_attach_request(const std::vector<shm::ParameterPlace>& places);
@@ -270,6 +275,7 @@ class Session {
   shm::StepResult& step_result(uint32_t step) const;
   shm::UpdateResult& update_result(uint32_t step) const;
   shm::FolderResult& folder_record(uint32_t number) const;
+  const std::byte* side(uint32_t local_rank) const;
   shm::GradRecord& grad_record(uint32_t chunk) const;
   shm::ChunkRecord& chunk_record(uint32_t chunk) const;
 
@@ -283,7 +289,8 @@ class Session {
   std::optional<shm::Segment> sums_;
   struct RankMemory {
     shm::Segment params, state;
-    std::optional<shm::Segment> swing, grads;  // with swing chunks; grads: host exchange
+    std::optional<shm::Segment> swing;  // with swing chunks
+    std::optional<shm::Segment> grads;  // with them or side memory, and the host exchange
   };
   std::vector<RankMemory> ranks_;     // of every rank of this node
   std::atomic<uint32_t> posted_ = 0;  // the last step
@@ -296,11 +303,11 @@ class Session {
   std::vector<uint32_t> loads_;                   // by grad slot: asked for; of who uses the slot
   uint64_t session_id_ = 0, token_ = 0, page_bytes_ = 0;
   std::atomic<uint32_t> requests_ = 0;  // for folders
+  uint32_t broadcasts_ = 0;             // pieces of them
   const int exceptions_at_start_ = std::uncaught_exceptions();
   Mutex fault_mutex_;                             // and the attach socket's
   Status fault_ ELIXIR_GUARDED_BY(fault_mutex_);  // once not ok, what every later call returns
   Mutex ring_mutex_;                              // the control channel's, between doorbells
-  uint64_t loads_left_ ELIXIR_GUARDED_BY(ring_mutex_);
   bool in_call_ ELIXIR_GUARDED_BY(ring_mutex_) = false;  // a request has the channel
 };
 

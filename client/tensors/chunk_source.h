@@ -29,6 +29,10 @@ class ChunkSource {
     acquire(chunks, holder);
   }
   virtual void let_go(std::span<const uint32_t> chunks) noexcept { release(chunks); }
+
+  // A scope of this thread in which no step is made.
+  virtual void begin_scope() {}
+  virtual void end_scope() noexcept {}
 };
 
 // What a chunk's storage knows of its source, which may end before the tensors do, while operators

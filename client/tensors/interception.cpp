@@ -13,6 +13,9 @@
 #include <torch/library.h>
 
 #include <algorithm>
+#include <functional>
+#include <mutex>
+#include <unordered_set>
 #include <utility>
 
 #include "base/throw_error.h"
@@ -28,42 +31,55 @@ constexpr unsigned kInlineChunks = 16;
 
 thread_local OperatorObserver* observer = nullptr;
 
-// The chunks of one operator; released in the destructor, also when the operator throws.
+// The chunks of one operator that one optimizer holds.
+struct ChunksOfSource {
+  explicit ChunksOfSource(const ChunkStorage& storage) : source(storage.binding()) {
+    if (source) return;
+    throw Error(error(Code::kInvalidArgument,
+                      "a parameter is used after the elixir optimizer that held it is gone: keep "
+                      "the optimizer alive as long as the model"));
+  }
+
+  SourceUse source;
+  c10::SmallVector<uint32_t, kInlineChunks> chunks = {};
+
+  void add(uint32_t chunk) {
+    if (std::find(chunks.begin(), chunks.end(), chunk) == chunks.end()) chunks.push_back(chunk);
+  }
+  std::span<const uint32_t> all() const { return {chunks.data(), chunks.size()}; }
+};
+
+// Those of one operator; released in the destructor, also when the operator throws.
 class PinnedChunks {
  public:
   ~PinnedChunks() {
-    if (pinned_) source_->release(chunks());
+    for (size_t i = 0; i < pinned_; ++i) sources_[i].source->release(sources_[i].all());
   }
 
   void add(const ChunkStorage& storage) {
-    if (!source_) source_ = SourceUse(storage.binding());
-    if (!source_) {
-      throw Error(error(Code::kInvalidArgument,
-                        "a parameter is used after the elixir optimizer that held it is gone: keep "
-                        "the optimizer alive as long as the model"));
-    }
-    if (source_.binding() != storage.binding().get()) {
-      throw Error(error(Code::kInvalidArgument,
-                        "one operator reads parameters of two elixir optimizers: put all of a "
-                        "model's parameters into one"));
-    }
-    if (std::find(chunks_.begin(), chunks_.end(), storage.chunk()) == chunks_.end()) {
-      chunks_.push_back(storage.chunk());
-    }
+    const auto of = std::find_if(sources_.begin(), sources_.end(), [&](const auto& source) {
+      return source.source.binding() == storage.binding().get();
+    });
+    if (of != sources_.end()) return of->add(storage.chunk());
+    sources_.emplace_back(storage).add(storage.chunk());
   }
 
+  // Of several optimizers in one order in all threads: none waits for a block of the first while it
+  // holds those of the second.
   void pin(const char* operator_name) {
-    if (!source_) return;
-    source_->acquire(chunks(), operator_name);
-    pinned_ = true;
+    if (sources_.size() > 1) {
+      std::sort(sources_.begin(), sources_.end(), [](const auto& a, const auto& b) {
+        return std::less<>()(a.source.binding(), b.source.binding());
+      });
+    }
+    for (; pinned_ < sources_.size(); ++pinned_) {
+      sources_[pinned_].source->acquire(sources_[pinned_].all(), operator_name);
+    }
   }
 
  private:
-  std::span<const uint32_t> chunks() const { return {chunks_.data(), chunks_.size()}; }
-
-  SourceUse source_;
-  c10::SmallVector<uint32_t, kInlineChunks> chunks_;
-  bool pinned_ = false;
+  c10::SmallVector<ChunksOfSource, 1> sources_;
+  size_t pinned_ = 0;  // so many of them
 };
 
 // A view changes sizes and strides, not bytes: nothing to gather.
@@ -78,6 +94,18 @@ std::string parameter_of(const ChunkStorage& storage, const at::Tensor& tensor) 
   const std::string name =
       source ? source->parameter_at(storage.chunk(), tensor.storage_offset()) : std::string();
   return name.empty() ? "a parameter" : "parameter '" + name + "'";
+}
+
+[[noreturn]] void refuse_memory(const std::string& of, const c10::OperatorHandle& op) {
+  throw Error(error(Code::kInvalidArgument,
+                    "{} of a tensor to the memory of {}, which comes and goes: use the parameter "
+                    "itself, or a copy of it (parameter.detach().clone())",
+                    op.operator_name().name, of));
+}
+
+void refuse_memory(const c10::Storage& storage, const c10::OperatorHandle& op) {
+  if (dynamic_cast<const ChunkStorage*>(storage.unsafeGetStorageImpl()) == nullptr) return;
+  refuse_memory(std::string("parameters"), op);
 }
 
 void collect(const at::Tensor& tensor, const c10::Argument& argument, const c10::OperatorHandle& op,
@@ -102,12 +130,7 @@ void collect(const at::Tensor& tensor, const c10::Argument& argument, const c10:
                   : "initialise or load parameters before the elixir optimizer is built, or give "
                     "it new values with Optimizer::set_parameter"));
   }
-  if (name == "aten::set_") {
-    throw Error(error(Code::kInvalidArgument,
-                      "aten::set_ of a tensor to the memory of {}, which comes and goes: use the "
-                      "parameter itself, or a copy of it (parameter.detach().clone())",
-                      parameter_of(*storage, tensor)));
-  }
+  if (name == "aten::set_") refuse_memory(parameter_of(*storage, tensor), op);
   NotedReads::note(tensor);
   pins->add(*storage);
 }
@@ -120,6 +143,15 @@ void collect(const c10::IValue& value, const c10::Argument& argument, const c10:
     for (const at::Tensor& tensor : value.toTensorVector()) collect(tensor, argument, op, pins);
   } else if (value.isList()) {  // optional tensors
     for (const c10::IValue& element : value.toListRef()) collect(element, argument, op, pins);
+  } else if (value.isGenericDict()) {
+    for (const auto& entry : value.toGenericDict()) {
+      collect(entry.key(), argument, op, pins);
+      collect(entry.value(), argument, op, pins);
+    }
+  } else if (value.isTuple()) {
+    for (const c10::IValue& element : value.toTupleRef().elements()) {
+      collect(element, argument, op, pins);
+    }
   }
 }
 
@@ -188,6 +220,71 @@ void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::j
   }
 }
 
+// LibTorch dispatches by tensors and lists of them alone: what is in a dictionary or a tuple brings
+// no key, and a storage none either. Operators that take such come here at a key that every call
+// has, and go on below it.
+constexpr c10::DispatchKey kEveryCallsKey = c10::DispatchKey::BackendSelect;
+
+c10::DispatchKeySet below_every_call(c10::DispatchKeySet keys) {
+  return keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kEveryCallsKey);
+}
+
+void intercept_containers(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                          torch::jit::Stack* stack) {
+  PinnedChunks pins;
+  const auto& arguments = op.schema().arguments();
+  const c10::IValue* values = stack->data() + (stack->size() - arguments.size());
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (values[i].isStorage()) {
+      refuse_memory(values[i].toStorage(), op);
+    } else {
+      collect(values[i], arguments[i], op, &pins);
+    }
+  }
+  pins.pin(op.operator_name().name.c_str());
+  op.redispatchBoxed(below_every_call(keys), stack);
+}
+
+bool holds_tensors_unseen(const c10::TypePtr& type) {
+  switch (type->kind()) {
+    case c10::TypeKind::StorageType:
+    case c10::TypeKind::DictType:
+    case c10::TypeKind::TupleType:
+      return true;
+    case c10::TypeKind::OptionalType:
+    case c10::TypeKind::ListType:
+      return std::any_of(type->containedTypes().begin(), type->containedTypes().end(),
+                         holds_tensors_unseen);
+    default:
+      return false;
+  }
+}
+
+// Of all libraries. Those that load later are found when the next optimizer is built.
+void intercept_operators_with_containers() {
+  struct Intercepted {
+    std::mutex mutex;
+    std::unordered_set<std::string> names;
+    std::vector<std::unique_ptr<torch::Library>> libraries;
+  };
+  static auto* const known = new Intercepted;  // never unregistered: threads may be dispatching
+  const std::lock_guard<std::mutex> lock(known->mutex);
+  for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
+    const auto op = c10::Dispatcher::singleton().findSchema(name);
+    if (!op || op->hasKernelForDispatchKey(kEveryCallsKey)) continue;
+    const auto& arguments = op->schema().arguments();
+    const bool unseen = std::any_of(arguments.begin(), arguments.end(), [](const auto& argument) {
+      return holds_tensors_unseen(argument.type());
+    });
+    if (!unseen || !known->names.insert(toString(name)).second) continue;
+    const std::string library = name.name.substr(0, name.name.find("::"));
+    auto& own = known->libraries.emplace_back(std::make_unique<torch::Library>(
+        torch::Library::IMPL, library, kEveryCallsKey, __FILE__, static_cast<uint32_t>(__LINE__)));
+    own->impl(toString(name).c_str(),
+              torch::CppFunction::makeFromBoxedFunction<&intercept_containers>());
+  }
+}
+
 struct Elements {
   int64_t first, last;
 };
@@ -247,6 +344,7 @@ void keep_interception() {
     return library;
   }();
   (void)views;
+  intercept_operators_with_containers();
 }
 
 ObservedOperators::ObservedOperators(OperatorObserver* watching)

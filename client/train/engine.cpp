@@ -114,6 +114,7 @@ void Engine::end_step(double loss, const double* late_loss) {
                       "nothing to train"));
   }
   check_views();
+  const ClosedGate gate(*this);
   {
     MutexLock lock(mutex_);
     require_outside_operators(lock);  // before gradients leave .grad
@@ -162,6 +163,7 @@ void Engine::end_step(double loss, const double* late_loss) {
   session_->forget_gradients(control_.step() + 1);
   end_rcache_step();
   forget_gathered();
+  share_buffers(*exchange_, shared_buffers_);
   if (control_.synchronous()) finish();
   bump_versions();
 }

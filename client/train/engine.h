@@ -36,6 +36,7 @@
 #include "client/train/grad_offload.h"
 #include "client/train/input_upload.h"
 #include "client/train/module_parameters.h"
+#include "client/train/operator_gate.h"
 #include "client/train/save_place.h"
 #include "client/train/save_request.h"
 #include "client/train/step_losses.h"
@@ -95,6 +96,10 @@ class Engine final : public ChunkSource {
   void hold(std::span<const uint32_t> chunks, const char* holder) override;
   void let_go(std::span<const uint32_t> chunks) noexcept override;
   std::string parameter_at(uint32_t chunk, int64_t offset) const override;
+  void begin_scope() override;
+  void end_scope() noexcept override;
+
+  std::shared_ptr<ChunkBinding> binding() const { return binding_; }
 
   // This process was forked from the one that built it.
   bool in_child() const { return forks() != forks_; }
@@ -108,6 +113,16 @@ class Engine final : public ChunkSource {
     std::byte* memory;
     DeviceEvent unused;  // the operators that read what it holds are done
     DeviceEvent filled;  // what it holds is there
+  };
+
+  // While it lives no other thread's operator begins: between two await_operators() of one call.
+  class ClosedGate {
+   public:
+    explicit ClosedGate(Engine& engine) : engine_(engine) { engine.gate_.close(); }
+    ~ClosedGate();
+
+   private:
+    Engine& engine_;
   };
 
   void attach(const Options& options);
@@ -188,6 +203,7 @@ class Engine final : public ChunkSource {
     at::ScalarType built_as;
   };
   std::vector<Rest> rest_;
+  std::vector<NamedTensor> shared_buffers_;  // rank 0's become everyone's after every step
   const bool keeps_gradients_;
   // By chunk: how many lie in the storage, and come into the block, that begins with it
   // (RunPlan::run_lengths); storages by chunk, null where that is 0.
@@ -239,9 +255,9 @@ class Engine final : public ChunkSource {
   std::vector<std::shared_ptr<const UniqueFd>> locks_;  // of folders that this rank has saved into
 
   mutable Mutex mutex_;  // of all above, but what is constant and what steps and outcomes ask for
-  CondVar unpinned_;     // an operator has ended
-  uint32_t operators_ = 0;       // that run now, of all threads
-  uint32_t waiting_inside_ = 0;  // of them, those around an operator that waits for a block
+  CondVar unpinned_;     // an operator has ended, or what held a block
+  OperatorGate gate_;
+  uint32_t waiting_inside_ = 0;  // operators around one that waits for a block
 };
 
 }  // namespace elixir

@@ -6,7 +6,6 @@
 // taken from it.
 
 #include <ATen/core/grad_mode.h>
-#include <c10/util/SmallVector.h>
 #include <torch/csrc/autograd/graph_task.h>
 
 #include "base/check.h"
@@ -16,28 +15,6 @@
 
 namespace elixir {
 namespace {
-
-// The operators that this thread is inside of, by engine: an operator may run others.
-struct OwnOperators {
-  const void* engine;
-  uint32_t count;
-};
-constexpr unsigned kInlineEngines = 4;  // more allocate
-thread_local c10::SmallVector<OwnOperators, kInlineEngines> own_operators;
-
-uint32_t& own_operators_of(const void* engine) {
-  for (OwnOperators& own : own_operators) {
-    if (own.engine == engine) return own.count;
-  }
-  // The place of one that this thread is inside of no more, if there is any.
-  for (OwnOperators& own : own_operators) {
-    if (own.count > 0) continue;
-    own = {engine, 0};
-    return own.count;
-  }
-  own_operators.push_back({engine, 0});
-  return own_operators.back().count;
-}
 
 // Without gradients run evaluations, but also backward, and the forward of checkpointed regions.
 RCache::Use use_now() {
@@ -121,13 +98,34 @@ void Engine::release_one(uint32_t chunk) noexcept {
 
 // Other threads' end by themselves.
 void Engine::await_operators(const char* who, MutexLock& lock) {
-  if (own_operators_of(this) != 0) {
+  const OperatorGate::Inside& inside = gate_.inside();
+  if (inside.operators > 0 || inside.scopes > 0) {
     throw Error(error(Code::kInvalidArgument,
-                      "{} inside of an operator that reads parameters, which has to end first: "
-                      "call it after the operator",
-                      who));
+                      "{} inside of {}, which has to end first: call it afterwards", who,
+                      inside.operators > 0 ? "an operator that reads parameters"
+                                           : "the scope of elixir::consistent()"));
   }
-  while (operators_ > 0) unpinned_.wait(lock);
+  gate_.close();
+  gate_.await_none(lock);
+  gate_.open(lock);  // those that wait there wait for the mutex now
+}
+
+Engine::ClosedGate::~ClosedGate() {
+  const MutexLock lock(engine_.mutex_);
+  engine_.gate_.open(lock);
+}
+
+void Engine::begin_scope() {
+  throw_in_child("elixir::consistent()");
+  MutexLock lock(mutex_);
+  gate_.pass(lock);
+  gate_.begin_scope();
+}
+
+void Engine::end_scope() noexcept {
+  if (in_child()) return;
+  const MutexLock lock(mutex_);
+  gate_.end_scope();
 }
 
 void Engine::throw_if_failed() const {
@@ -169,21 +167,22 @@ bool Engine::acquire_all(std::span<const uint32_t> chunks) {
 }
 
 void Engine::pin(std::span<const uint32_t> chunks, const char* operator_name, MutexLock& lock) {
-  throw_if_failed();
-  if (device_update_pending_) {
-    const StepMeter::Stall stall(meter_);
-    apply_device_update();
-  }
-  while (!acquire_all(chunks)) {
-    // Operators that wait themselves, for blocks to be used inside of them, give none back.
-    const uint32_t own = own_operators_of(this);
-    if (operators_ <= waiting_inside_ + own) {
-      throw_no_room(chunks, operator_name);
+  for (;;) {
+    gate_.pass(lock);
+    throw_if_failed();
+    // After each sleep: another thread's stream may have had the device meanwhile.
+    device_->begin_operator(operator_name);
+    if (device_update_pending_) {
+      const StepMeter::Stall stall(meter_);
+      apply_device_update();
     }
+    if (acquire_all(chunks)) return;
+    // Operators that wait themselves, for blocks to be used inside of them, give none back.
+    const uint32_t own = gate_.inside().operators;
+    if (gate_.operators() <= waiting_inside_ + own) throw_no_room(chunks, operator_name);
     waiting_inside_ += own;
     unpinned_.wait(lock);  // of other threads' operators, which end by themselves
     waiting_inside_ -= own;
-    throw_if_failed();
   }
 }
 
@@ -216,10 +215,8 @@ void Engine::throw_no_room(std::span<const uint32_t> chunks, const char* operato
 void Engine::acquire(std::span<const uint32_t> chunks, const char* operator_name) {
   throw_in_child(operator_name);
   MutexLock lock(mutex_);
-  device_->begin_operator(operator_name);
   pin(chunks, operator_name, lock);
-  ++operators_;
-  ++own_operators_of(this);
+  gate_.begin_operator();
 }
 
 void Engine::release(std::span<const uint32_t> chunks) noexcept {
@@ -230,9 +227,7 @@ void Engine::release(std::span<const uint32_t> chunks) noexcept {
   } catch (...) {
     if (!failure_) failure_ = std::current_exception();
   }
-  --operators_;
-  uint32_t& own = own_operators_of(this);
-  if (own > 0) --own;
+  gate_.end_operator();
   unpinned_.notify_all();
 }
 

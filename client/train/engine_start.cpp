@@ -140,6 +140,9 @@ Engine::Engine(const ModelParts& model, const optim::AdamOptions& hyperparameter
     rest_.push_back({item.name, item.tensor, item.tensor.scalar_type()});
   }
   share_the_rest(*exchange_, run_plan_, rest);
+  if (options.broadcast_buffers && environment_.world_size > 1) {
+    shared_buffers_ = model.kept.buffers;
+  }
   move_to(torch_device(*device_), rest);
   make_views();
   hook_gradients();
@@ -293,6 +296,7 @@ void Engine::summarise() {
              "why=\"the module is built in FP64\" effect=\"it computes in {}, over FP32 masters\"",
              c10::toString(dtype_));
   }
+  say_other_frozen_types(parameters_, dtype_);
   for (const ModuleParameter& parameter : parameters_) {
     if (parameter.built_contiguous) continue;
     log_warn("parameter_layout",

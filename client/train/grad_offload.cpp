@@ -19,8 +19,9 @@ GradOffload::GradOffload(Device& device, Exchange& exchange, const shm::Shape& s
       element_bytes_(element_bytes(shape.type)),
       places_(std::move(places)),
       most_micro_steps_(most_micro_steps),
+      together_(shape.ranks > 1),
       chunks_(shape.all_chunks()),
-      present_(places_.size(), 0) {
+      came_(places_.size(), 0) {
   for (uint32_t i = 0; i < places_.size(); ++i) {
     const shm::ChunkRun run = shm::chunks_of(places_[i], shape_);
     ELIXIR_CHECK(run.end() <= chunks_.size(), "parameter '{}' in chunk {} of {}", places_[i].name,
@@ -57,7 +58,9 @@ void GradOffload::end(uint32_t chunk, uint32_t step) {
                "a micro-step of chunk {} ends with {} gradients of {}", chunk, state.arrived,
                state.parameters.size());
   exchange_.end_grads(chunk, step, ++state.micro_steps);
-  for (uint32_t index : state.parameters) present_[index] = 0;
+  if (!together_) {
+    for (uint32_t index : state.parameters) came_[index] = 0;
+  }
   state.arrived = 0;
   state.open = false;
 }
@@ -66,7 +69,7 @@ void GradOffload::take(uint32_t index, const at::Tensor& grad, uint32_t step) {
   ELIXIR_CHECK(index < places_.size(), "parameter {} of {}", index, places_.size());
   const shm::ParameterPlace& place = places_[index];
   // The second gradient of a micro-step begins the next one.
-  if (present_[index] != 0) fill_up(place.chunk, step);
+  if (came_[index] != 0) together_ ? end_micro_step(step) : fill_up(place.chunk, step);
   const shm::ChunkRun run = shm::chunks_of(place, shape_);
   begin(run.end() - 1, step);
   const at::Tensor dense = (grad.is_sparse() ? grad.to_dense() : grad).contiguous();
@@ -81,7 +84,7 @@ void GradOffload::take_part(uint32_t index, uint32_t chunk, const at::Tensor& gr
   Chunk& state = chunks_[chunk];
   begin(chunk, step);
   store(places_[index], chunk, grad);
-  present_[index] = 1;
+  came_[index] = 1;
   if (++state.arrived == state.parameters.size()) end(chunk, step);
 }
 
@@ -91,9 +94,18 @@ void GradOffload::fill_up(uint32_t chunk, uint32_t step) {
   Chunk& state = chunks_[chunk];
   begin(chunk, step);
   for (uint32_t index : state.parameters) {
-    if (present_[index] == 0 && !state.zeroed) store_zero(places_[index], chunk);
+    if (came_[index] == 0 && !state.zeroed) store_zero(places_[index], chunk);
   }
   end(chunk, step);
+}
+
+// Of every chunk, in this rank's order: the exchange brings them into all ranks'.
+void GradOffload::end_micro_step(uint32_t step) {
+  ++ended_;
+  for (uint32_t chunk = 0; chunk < chunks_.size(); ++chunk) {
+    if (chunks_[chunk].micro_steps < ended_) fill_up(chunk, step);
+  }
+  std::fill(came_.begin(), came_.end(), 0);
 }
 
 void GradOffload::store(const shm::ParameterPlace& place, uint32_t chunk, const at::Tensor& grad) {
@@ -143,14 +155,18 @@ void GradOffload::forget() {
     chunk.micro_steps = 0;
     chunk.open = false;
   }
-  std::fill(present_.begin(), present_.end(), 0);
+  ended_ = 0;
+  std::fill(came_.begin(), came_.end(), 0);
 }
 
 void GradOffload::complete(uint32_t step) {
-  for (uint32_t chunk = 0; chunk < chunks_.size(); ++chunk) {
+  const bool begun = std::find(came_.begin(), came_.end(), 1) != came_.end();
+  if (together_ && (begun || ended_ == 0)) end_micro_step(step);
+  for (uint32_t chunk = 0; !together_ && chunk < chunks_.size(); ++chunk) {
     const Chunk& state = chunks_[chunk];
     if (state.micro_steps == 0 || state.open) fill_up(chunk, step);
   }
+  while (exchange_.others_go_on()) end_micro_step(step);
 }
 
 }  // namespace elixir

@@ -13,8 +13,16 @@
 namespace elixir {
 
 // Takes gradients to where the exchange wants them, as backward makes them. Gradients of a chunk
-// come in micro-steps: one of each parameter, then the exchange has the chunk. Owned by the thread
-// that runs backward. Throws elixir::Error.
+// come in micro-steps: one of each parameter, then the exchange has the chunk.
+//
+// With several ranks a step's micro-steps are those of the whole model: the first parameter that
+// comes a second time begins the next one, of all chunks, and what has not come in the one before
+// counts as zeros there. So a parameter's gradients are added up in an order that has nothing to do
+// with the chunk in which it is, and no chunk waits for a parameter that a pass does not use. A
+// rank alone adds up in the order in which gradients come, whatever chunks do: there each has its
+// own.
+//
+// Owned by the thread that runs backward. Throws elixir::Error.
 class GradOffload {
  public:
   // `most_micro_steps`: after so many of a step a chunk is updated at once, and no gradient may
@@ -39,7 +47,7 @@ class GradOffload {
   // Whether the next gradient of parameter `index` is the first of a micro-step, which may have to
   // wait: for elixird to be done with the slot, for the device memory of an earlier one.
   bool begins_micro_step(uint32_t index) const {
-    return !chunks_[places_[index].chunk].open || present_[index] != 0;  // of several, the first's
+    return !chunks_[places_[index].chunk].open || came_[index] != 0;  // of several, the first's
   }
 
   // With immediate updates: all of the chunk's gradients of this step have come.
@@ -60,6 +68,7 @@ class GradOffload {
     bool zeroed = false;       // with zeros
   };
 
+  void end_micro_step(uint32_t step);
   void begin(uint32_t chunk, uint32_t step);
   void end(uint32_t chunk, uint32_t step);
   void fill_up(uint32_t chunk, uint32_t step);
@@ -74,8 +83,10 @@ class GradOffload {
   const uint64_t element_bytes_;
   const std::vector<shm::ParameterPlace> places_;
   const uint32_t most_micro_steps_;
+  const bool together_;  // micro-steps are those of the whole model
   std::vector<Chunk> chunks_;
-  std::vector<uint8_t> present_;  // by parameter: its gradient of this micro-step is there
+  uint32_t ended_ = 0;         // micro-steps of the whole model since the last step
+  std::vector<uint8_t> came_;  // by parameter: its gradient of this micro-step has come
 };
 
 }  // namespace elixir

@@ -32,6 +32,10 @@ bool fits_chunks(const at::Tensor& tensor, ValuesFrom values) {
   return tensor.layout() == at::kStrided && tensor.is_floating_point() && filled;
 }
 
+void refuse(const std::string& name, const char* why) {
+  throw Error(error(Code::kInvalidArgument, "parameter '{}' {}", name, why));
+}
+
 // Each once, in the order of registration.
 template <typename Wanted>
 std::vector<ModuleParameter> parameters_that(const ModelTensors& model, const Wanted& wanted) {
@@ -39,6 +43,11 @@ std::vector<ModuleParameter> parameters_that(const ModelTensors& model, const Wa
   std::unordered_set<const c10::TensorImpl*> seen;
   for (const auto& [name, tensor] : model.parameters) {
     if (!wanted(tensor) || !seen.insert(tensor.unsafeGetTensorImpl()).second) continue;
+    if (tensor.unsafeGetTensorImpl()->is_python_dispatch()) {
+      refuse(name,
+             "is of a tensor class of its own (a quantised one, say), whose elements are not its "
+             "memory: name it in Options::leave_out");
+    }
     result.push_back({{.name = name, .numel = numel_of(tensor)},
                       tensor,
                       0,
@@ -46,10 +55,6 @@ std::vector<ModuleParameter> parameters_that(const ModelTensors& model, const Wa
                       tensor.is_contiguous()});
   }
   return result;
-}
-
-void refuse(const std::string& name, const char* why) {
-  throw Error(error(Code::kInvalidArgument, "parameter '{}' {}", name, why));
 }
 
 void check_free(const std::string& name, const at::Tensor& tensor) {
@@ -299,6 +304,28 @@ void move_to(at::Device device, const std::vector<MovedTensor>& rest) {
   std::vector<at::Tensor> there;
   for (const MovedTensor& item : rest) there.push_back(item.values.to(device));
   for (size_t i = 0; i < rest.size(); ++i) replace_data(rest[i].tensor, there[i].detach());
+}
+
+void say_other_frozen_types(const std::vector<ModuleParameter>& parameters, at::ScalarType now) {
+  struct Built {
+    uint64_t parameters = 0, numel = 0;
+  };
+  std::map<at::ScalarType, Built> others;
+  for (const ModuleParameter& parameter : parameters) {
+    if (!parameter.frozen || parameter.built_as == now) continue;
+    Built& built = others[parameter.built_as];
+    ++built.parameters;
+    built.numel += static_cast<uint64_t>(parameter.tensor.numel());
+  }
+  for (const auto& [type, built] : others) {
+    log_warn("frozen_type",
+             "parameters={} built_as={} now={} bytes=\"{}\" before=\"{}\" why=\"chunks have one "
+             "type, Options::dtype\" remedy=\"name them in Options::leave_out, which keeps their "
+             "type and holds them on the device\"",
+             built.parameters, c10::toString(type), c10::toString(now),
+             format_bytes(built.numel * c10::elementSize(now)),
+             format_bytes(built.numel * c10::elementSize(type)));
+  }
 }
 
 }  // namespace elixir

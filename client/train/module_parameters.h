@@ -80,4 +80,8 @@ std::vector<MovedTensor> values_of_the_rest(const ModelParts& model,
 // The tensors get their values, on the device. All or none.
 void move_to(at::Device device, const std::vector<MovedTensor>& rest);
 
+// In the log: what is not trained, was built in another type than chunks have, and so has another
+// one now, and takes other bytes.
+void say_other_frozen_types(const std::vector<ModuleParameter>& parameters, at::ScalarType now);
+
 }  // namespace elixir

@@ -167,6 +167,24 @@ Adam::Adam(torch::nn::Module& model, const AdamOptions& hyperparameters, const O
            const std::vector<ParamGroup>& groups)
     : Adam(tensors_of(model), hyperparameters, options, groups) {}
 
+struct Consistent::Scope {
+  std::shared_ptr<ChunkBinding> binding;  // its source is null once the optimizer is gone
+};
+
+Consistent::Consistent(const Optimizer& optimizer)
+    : scope_(std::make_unique<Scope>(Scope{optimizer.engine().binding()})) {
+  const SourceUse source(scope_->binding);
+  if (source) source->begin_scope();
+}
+
+Consistent::Consistent(Consistent&&) noexcept = default;
+
+Consistent::~Consistent() {
+  if (!scope_) return;
+  const SourceUse source(scope_->binding);
+  if (source) source->end_scope();
+}
+
 struct Gathered::Pins {
   std::shared_ptr<ChunkBinding> binding;  // its source is null once the optimizer is gone
   std::vector<uint32_t> chunks;

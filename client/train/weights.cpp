@@ -46,20 +46,6 @@ void load_weights(Exchange& exchange, const RunPlan& plan,
 
 namespace {
 
-// Two bytes a value: exact whatever the chunk's type, and finite whatever the bytes.
-std::vector<float> as_values(std::span<const std::byte> bytes) {
-  std::vector<float> values((bytes.size() + 1) / 2);
-  for (size_t i = 0; i < bytes.size(); ++i) {
-    values[i / 2] += std::to_integer<int>(bytes[i]) * (i % 2 == 0 ? 1.0f : 256.0f);
-  }
-  return values;
-}
-
-std::byte byte_of(std::span<const float> values, size_t at) {
-  const auto pair = static_cast<uint32_t>(values[at / 2]);
-  return static_cast<std::byte>(at % 2 == 0 ? pair & 0xff : pair >> 8);
-}
-
 uint64_t kinds_xxh64(const std::vector<MovedTensor>& rest) {
   std::string kinds;
   for (const MovedTensor& item : rest) {
@@ -71,30 +57,85 @@ uint64_t kinds_xxh64(const std::vector<MovedTensor>& rest) {
 
 }  // namespace
 
+namespace {
+
+// What is broadcast together: ranks meet for each broadcast.
+constexpr size_t kTogetherBytes = 1 << 20;
+
+class Broadcasts {
+ public:
+  explicit Broadcasts(Exchange& exchange) : exchange_(exchange) {}
+
+  // Rank 0's bytes are there once send() has returned.
+  void add(std::span<std::byte> bytes) {
+    if (bytes_ + bytes.size() > kTogetherBytes) send();
+    waiting_.push_back(bytes);
+    bytes_ += bytes.size();
+  }
+
+  void send() {
+    if (waiting_.size() == 1) {
+      exchange_.broadcast(waiting_[0]);
+    } else if (bytes_ > 0) {
+      std::vector<std::byte> together;
+      together.reserve(bytes_);
+      for (const auto& bytes : waiting_)
+        together.insert(together.end(), bytes.begin(), bytes.end());
+      exchange_.broadcast(together);
+      size_t at = 0;
+      for (const auto& bytes : waiting_) {
+        std::copy_n(together.begin() + static_cast<std::ptrdiff_t>(at), bytes.size(),
+                    bytes.begin());
+        at += bytes.size();
+      }
+    }
+    waiting_.clear();
+    bytes_ = 0;
+  }
+
+ private:
+  Exchange& exchange_;
+  std::vector<std::span<std::byte>> waiting_;
+  size_t bytes_ = 0;
+};
+
+}  // namespace
+
 void share_the_rest(Exchange& exchange, const RunPlan& plan, std::vector<MovedTensor>& rest) {
-  const bool possible =
-      plan.shape.exchange == shm::Exchange::kCollective || plan.shape.n_chunks > 0;
-  if (plan.shape.ranks == 1 || !possible) return;
+  if (plan.shape.ranks == 1) return;
   const at::NoGradGuard no_grad;
   const uint64_t mine = kinds_xxh64(rest);
   uint64_t first = mine;
-  std::vector<float> head = as_values(std::as_bytes(std::span(&first, 1)));
-  exchange.broadcast(head);
-  auto* const to = reinterpret_cast<std::byte*>(&first);
-  for (size_t i = 0; i < sizeof first; ++i) to[i] = byte_of(head, i);
+  exchange.broadcast(std::as_writable_bytes(std::span(&first, 1)));
   if (first != mine) {
     throw Error(error(Code::kInvalidArgument,
                       "buffers (or parameters that are left out) differ from rank 0's in name, "
                       "type or size: build the same model on every rank"));
   }
+  Broadcasts broadcasts(exchange);
   for (MovedTensor& item : rest) {
     if (item.values.numel() == 0) continue;
     item.values = item.values.contiguous().clone();
-    auto* const bytes = static_cast<std::byte*>(item.values.mutable_data_ptr());
-    const size_t n_bytes = item.values.nbytes();
-    std::vector<float> values = as_values({bytes, n_bytes});
-    exchange.broadcast(values);
-    for (size_t i = 0; i < n_bytes; ++i) bytes[i] = byte_of(values, i);
+    broadcasts.add({static_cast<std::byte*>(item.values.mutable_data_ptr()), item.values.nbytes()});
+  }
+  broadcasts.send();
+}
+
+void share_buffers(Exchange& exchange, const std::vector<NamedTensor>& buffers) {
+  if (buffers.empty()) return;
+  const at::NoGradGuard no_grad;
+  std::vector<at::Tensor> values;
+  Broadcasts broadcasts(exchange);
+  for (const NamedTensor& buffer : buffers) {
+    if (buffer.tensor.numel() == 0) continue;
+    values.push_back(buffer.tensor.detach().to(at::kCPU, false, true).contiguous());
+    broadcasts.add(
+        {static_cast<std::byte*>(values.back().mutable_data_ptr()), values.back().nbytes()});
+  }
+  broadcasts.send();
+  auto value = values.begin();
+  for (const NamedTensor& buffer : buffers) {
+    if (buffer.tensor.numel() > 0) at::Tensor(buffer.tensor).copy_(*value++);
   }
 }
 

@@ -18,9 +18,12 @@ void load_weights(Exchange& exchange, const RunPlan& plan,
                   const std::vector<ModuleParameter>& parameters, bool gives, uint32_t threads);
 
 // Rank 0's values of what is in no chunk become everyone's, too. All ranks; kInvalidArgument, on
-// those that differ, where it is not of the same names, types and sizes on all. With one rank, and
-// with nothing trained on the host exchange, each keeps its own.
+// those that differ, where it is not of the same names, types and sizes on all.
 void share_the_rest(Exchange& exchange, const RunPlan& plan, std::vector<MovedTensor>& rest);
+
+// Rank 0's values of these buffers become everyone's, wherever they lie. All ranks, with buffers of
+// the same sizes.
+void share_buffers(Exchange& exchange, const std::vector<NamedTensor>& buffers);
 
 // The xxh64 (seed 0) over all FP32 masters, parameters in ascending order of their names
 // (bytewise), each in the order of its elements, without padding. All ranks; the same on all.

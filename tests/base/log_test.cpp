@@ -1,5 +1,13 @@
 #include "base/log.h"
 
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <string>
+
+#include "base/fd.h"
 #include "tests/support/matchers.h"
 
 namespace elixir {
@@ -31,6 +39,51 @@ TEST(LogTest, FieldsAreNotAFormat) {
   ::testing::internal::CaptureStderr();
   log_line(LogLevel::kInfo, "odd", "job={}{0}%s");
   EXPECT_NE(::testing::internal::GetCapturedStderr().find("job={}{0}%s"), std::string::npos);
+}
+
+// Standard error is this descriptor while it lives.
+class OtherStderr {
+ public:
+  explicit OtherStderr(int fd) : own_(::dup(STDERR_FILENO)) { ::dup2(fd, STDERR_FILENO); }
+  ~OtherStderr() {
+    ::dup2(own_.get(), STDERR_FILENO);
+    init_log("tester");
+  }
+
+ private:
+  UniqueFd own_;
+};
+
+std::string all_of(int fd) {
+  std::string text(1 << 22, '\0');
+  const ssize_t got = ::read(fd, text.data(), text.size());
+  text.resize(static_cast<size_t>(std::max<ssize_t>(got, 0)));
+  return text;
+}
+
+// Nobody reads: more lines than the kernel holds for either.
+TEST(LogTest, WhatIsNotReadIsDroppedAndCounted) {
+  constexpr int kLines = 40'000;
+  for (const bool socket : {false, true}) {
+    int ends[2];
+    ASSERT_EQ(socket ? ::socketpair(AF_UNIX, SOCK_STREAM, 0, ends) : ::pipe(ends), 0);
+    const UniqueFd reader(ends[0]), writer(ends[1]);
+    const OtherStderr other(writer.get());
+    init_log("full", LogLevel::kInfo, /*drops=*/true);
+    for (int i = 0; i < kLines; ++i) log_info("line", "number={}", i);
+    const std::string before = all_of(reader.get());
+    const auto read = std::count(before.begin(), before.end(), '\n');
+    EXPECT_GT(read, 100);
+    EXPECT_LT(read, kLines);
+    EXPECT_EQ(before.back(), '\n') << "no line is cut";
+    log_info("after", "");
+    const std::string after = all_of(reader.get());
+    EXPECT_NE(after.find(fmt::format("event=log_dropped lines={}\n", kLines - read)),
+              std::string::npos)
+        << after << read;
+    EXPECT_NE(after.find("event=after\n"), std::string::npos) << after;
+    EXPECT_EQ(::fcntl(writer.get(), F_GETFL) & O_NONBLOCK, 0) << "others have it, too";
+  }
 }
 
 }  // namespace

@@ -275,8 +275,8 @@ TEST_F(ListingTest, OnlyASaveOfElixirdsIsWaitedFor) {
   ::testing::internal::CaptureStderr();
   std::thread ends([&] {
     struct stat log {};  // who waits has said so
-    EXPECT_TRUE(test::eventually(
-        [&] { return ::fstat(STDERR_FILENO, &log) == 0 && log.st_size > 0; }));
+    EXPECT_TRUE(
+        test::eventually([&] { return ::fstat(STDERR_FILENO, &log) == 0 && log.st_size > 0; }));
     held.reset();
   });
   const Result<int> second = lock_folder(parent_.get(), 0);

@@ -64,10 +64,6 @@ TEST_F(CollectiveExchangeTest, MicroStepsThatNobodyAnnouncedAreSummed) {
   expect_reference({.ranks = 3, .micro_steps = {1, 2, 1, 1, 3, 1}});
 }
 
-TEST_F(CollectiveExchangeTest, ChunksMayHaveDifferentNumbersOfThem) {
-  expect_reference({.ranks = 2, .micro_steps = {2, 1, 3}, .uneven = true});
-}
-
 TEST_F(CollectiveExchangeTest, WhatWasDiscardedCountsInNoStep) {
   expect_reference({.ranks = 2, .micro_steps = {1, 1, 1}, .discards_in = 2});
   expect_reference(

@@ -117,7 +117,7 @@ TEST(ConnectGroupTest, ValuesOfTheHost) {
       for (uint32_t r = 0; r < ranks; ++r) EXPECT_EQ(pairs[r].b, r * 10);
 
       std::vector<float> values(70'000, rank == 0 ? 1.5f : 0.0f);
-      group.broadcast(values);
+      group.broadcast(std::as_writable_bytes(std::span(values)));
       EXPECT_EQ(values.back(), 1.5f);
 
       std::vector<float> all(rank == 0 ? ranks * 1000 : 0), mine(1000);

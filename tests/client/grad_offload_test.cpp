@@ -58,6 +58,7 @@ class NotingExchange final : public UnaskedExchange {
     calls_.push_back(fmt::format("end {} {}.{}", chunk, step, micro_step));
     ended_[chunk] = memory_[chunk];
   }
+  bool others_go_on() override { return false; }
   void discard_grads() override { calls_.push_back("discard"); }
 
  private:

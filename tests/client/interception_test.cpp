@@ -5,6 +5,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <torch/library.h>
 
 #include <cstring>
 #include <map>
@@ -161,6 +162,70 @@ TEST(Interception, WritingAParameterInPlaceIsRefused) {
   FakeSource source;
   at::Tensor weight = source.view(0, {4});
   expect_thrown(Code::kInvalidArgument, {"aten::mul_"}, [&] { weight.mul_(2); });
+}
+
+// As a program's own: tensors that the dispatcher does not see in its arguments.
+at::Tensor sum_of_dict(const c10::Dict<std::string, at::Tensor>& tensors) {
+  at::Tensor sum = at::zeros({});
+  for (const auto& entry : tensors) {
+    const at::Tensor& values = entry.value();
+    const auto* const first = values.const_data_ptr<float>();  // as a kernel of its own reads them
+    for (int64_t i = 0; i < values.numel(); ++i) sum += first[i];
+  }
+  return sum;
+}
+
+TEST(Interception, TensorsInDictionariesAreSeen) {
+  static torch::Library library(torch::Library::DEF, "elixir_interception_test", std::nullopt,
+                                __FILE__, static_cast<uint32_t>(__LINE__));
+  library.def("sum_of_dict(Dict(str, Tensor) tensors) -> Tensor", &sum_of_dict);
+  FakeSource source;  // after the library, whose operators keep_interception() finds
+  c10::Dict<std::string, at::Tensor> tensors;
+  tensors.insert("a", source.view(0, {16}));
+  tensors.insert("b", source.view(1, {8}));
+  const auto op =
+      c10::Dispatcher::singleton().findSchemaOrThrow("elixir_interception_test::sum_of_dict", "");
+  const at::Tensor sum =
+      op.typed<at::Tensor(const c10::Dict<std::string, at::Tensor>&)>().call(tensors);
+  EXPECT_EQ(source.acquired, (std::map<uint32_t, int>{{0, 1}, {1, 1}}));
+  EXPECT_TRUE(source.all_released());
+  const at::Tensor expected = source.plain(0, {16}).sum() + source.plain(1, {8}).sum();
+  EXPECT_NEAR(sum.item<float>(), expected.item<float>(), 1e-4);
+}
+
+TEST(Interception, ATensorIsNotSetToTheMemoryOfParameters) {
+  FakeSource source;
+  const at::Tensor view = source.view(0, {16});
+  at::Tensor other = at::zeros({4});
+  const at::Storage storage = view.storage();
+  for (const bool sizes : {false, true}) {
+    const Status refused = thrown([&] {
+      if (sizes) {
+        other.set_(storage, 2, {4}, {1});
+      } else {
+        other.set_(storage);
+      }
+    });
+    EXPECT_EQ(refused.code(), Code::kInvalidArgument);
+    EXPECT_THAT(refused.message(), HasSubstr("which comes and goes"));
+  }
+  EXPECT_THAT(thrown([&] { other.set_(view); }).message(), HasSubstr("which comes and goes"));
+  const at::Tensor plain = at::ones({8});
+  other.set_(plain.storage(), 2, {4}, {1});  // of ordinary tensors as ever
+  EXPECT_EQ(other.sum().item<float>(), 4);
+}
+
+// As torch does it: each optimizer brings its own.
+TEST(Interception, OneOperatorMayReadParametersOfTwoSources) {
+  FakeSource left, right;
+  const at::Tensor sum = left.view(0, {16}) + right.view(1, {16});
+  EXPECT_TRUE(at::equal(sum, left.plain(0, {16}) + right.plain(1, {16})));
+  EXPECT_EQ(left.acquired, (std::map<uint32_t, int>{{0, 1}}));
+  EXPECT_EQ(right.acquired, (std::map<uint32_t, int>{{1, 1}}));
+  EXPECT_TRUE(left.all_released() && right.all_released());
+  at::Tensor small = right.view(0, {3});
+  EXPECT_THROW(at::mm(left.view(0, {16, 8}), small), c10::Error);
+  EXPECT_TRUE(left.all_released() && right.all_released());
 }
 
 TEST(Interception, AParameterThatOutlivesItsSourceSaysSo) {

@@ -406,8 +406,9 @@ TEST_F(SessionTest, ACallThatAnotherRankDoesNotMakeIsNamed) {
     });
     if (sessions[0] == nullptr || sessions[1] == nullptr) return false;
     const Status status = sessions[0]->await_loaded("set_parameter()");
-  test::expect_refused(status, Code::kTimedOut,
-                       {fmt::format("set_parameter() of rank 0 has waited {:.0f} s for rank 1", limit_s)});
+    test::expect_refused(
+        status, Code::kTimedOut,
+        {fmt::format("set_parameter() of rank 0 has waited {:.0f} s for rank 1", limit_s)});
     return true;
   }));
 }

@@ -10,7 +10,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdlib>
 #include <cstring>
 #include <limits>
 #include <set>
@@ -21,6 +20,7 @@
 #include "client/device/paced_device.h"
 #include "tests/client/with_elixird.h"
 #include "tests/daemon/fake_job.h"
+#include "tests/support/every_case.h"
 #include "tests/support/patience.h"
 #include "tests/support/run_threads.h"
 #include "tests/support/sanitized.h"
@@ -203,7 +203,7 @@ std::set<std::pair<uint32_t, uint32_t>> chunks_and_swinging() {
 }
 
 TEST_F(Swing, EveryCaseHasTheBitsOfNone) {
-  const bool every = std::getenv("ELIXIR_EVERY_CASE") != nullptr;
+  const bool every = every_case();
   uint32_t number = 0, made = 0;
   for (const auto& [chunks, swing] : chunks_and_swinging()) {
     for (const ComputeType type : {ComputeType::kFp32, ComputeType::kBf16, ComputeType::kFp16}) {

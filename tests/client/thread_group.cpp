@@ -117,10 +117,10 @@ class ThreadGroups::Group final : public CollectiveGroup {
     return std::make_unique<FinishedWork>();
   }
 
-  void broadcast(std::span<float> values) override {
-    const CollectiveSignature collective{CollectiveKind::kBroadcast, values.size_bytes()};
-    const std::vector<std::byte*> of = meeting_.bring(rank_, collective, bytes_of(values));
-    if (rank_ != 0) std::memcpy(values.data(), of[0], values.size_bytes());
+  void broadcast(std::span<std::byte> bytes) override {
+    const CollectiveSignature collective{CollectiveKind::kBroadcast, bytes.size()};
+    const std::vector<std::byte*> of = meeting_.bring(rank_, collective, bytes.data());
+    if (rank_ != 0) std::memcpy(bytes.data(), of[0], bytes.size());
     meeting_.come(collective);
   }
 

@@ -13,7 +13,7 @@ class UnaskedExchange : public Exchange {
   void hand_out(uint32_t, float*) override { unasked(); }
   void load(uint32_t, const float*) override { unasked(); }
   void await_loaded(CollectiveKind) override { unasked(); }
-  void broadcast(std::span<float>) override { unasked(); }
+  void broadcast(std::span<std::byte>) override { unasked(); }
   void read_masters(uint32_t, float*) override { unasked(); }
   void read_moment(uint32_t, uint32_t, float*) override { unasked(); }
   void read_image(uint32_t, std::byte*) override { unasked(); }
@@ -24,6 +24,7 @@ class UnaskedExchange : public Exchange {
   bool begin_grads(uint32_t, uint32_t, uint32_t) override { return unasked(), false; }
   GradTarget grad_target(uint32_t) override { return unasked(), GradTarget(); }
   void end_grads(uint32_t, uint32_t, uint32_t) override { unasked(); }
+  bool others_go_on() override { return unasked(), false; }
   void discard_grads() override { unasked(); }
   void post(const shm::StepRecord&, const double*) override { unasked(); }
   void drain() override { unasked(); }

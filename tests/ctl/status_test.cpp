@@ -101,6 +101,14 @@ TEST(StatusTextTest, SaysHowFarAReservationIs) {
   EXPECT_THAT(status_text(answer), HasSubstr("being reserved: 1.00 MiB of 50.00 MiB"));
 }
 
+TEST(StatusTextTest, SaysWhoWaitsForWhat) {
+  EXPECT_EQ(status_text(kAnswer).find("waiting"), std::string::npos);
+  std::string answer = kAnswer;
+  answer.insert(answer.find("\"id\": 7"),
+                R"("waiting": [{"rank": 2, "for": "step 7 of ranks 0, 1", "since_s": 65.2}], )");
+  EXPECT_THAT(status_text(answer), HasSubstr("rank 2 for step 7 of ranks 0, 1, 1 min 5 s"));
+}
+
 TEST(StatusTextTest, ShowsWhatTheDaemonSays) {
   const std::string text = status_text(kAnswer);
   for (const char* part :

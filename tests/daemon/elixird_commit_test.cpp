@@ -2,8 +2,8 @@
 // ranks had posted. Trainers are processes of their own, killed at random instants; this one keeps
 // the job's memory and looks at it once elixird has ended the job.
 //
-//   ELIXIR_TEST_SEED  another sequence of instants (it is printed)
-//   ELIXIR_NIGHTLY    five times as many kills
+//   ELIXIR_TEST_SEED   another sequence of instants (it is printed)
+//   ELIXIR_EVERY_CASE  five times as many kills
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -25,6 +25,7 @@
 #include "base/clock.h"
 #include "tests/daemon/daemon_process.h"
 #include "tests/daemon/modes.h"
+#include "tests/support/every_case.h"
 #include "tests/support/patience.h"
 #include "tests/support/sanitized.h"
 
@@ -299,7 +300,7 @@ class Commit : public ::testing::Test {
 };
 
 TEST_F(Commit, WhoeverDiesWheneverTheStatesAreThoseOfAStep) {
-  const bool nightly = std::getenv("ELIXIR_NIGHTLY") != nullptr;
+  const bool nightly = every_case();
   const int share = nightly && !kSanitized ? 1 : 5;
   struct Runs {
     Plan plan;

@@ -10,7 +10,6 @@
 #include <sys/mount.h>
 #include <sys/wait.h>
 
-#include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -20,6 +19,7 @@
 #include "tests/daemon/daemon_process.h"
 #include "tests/daemon/fake_folders.h"
 #include "tests/daemon/fake_job.h"
+#include "tests/support/every_case.h"
 #include "tests/support/outcomes.h"
 
 namespace elixir::testing::saves {
@@ -68,7 +68,7 @@ std::vector<Case> cases() {
   constexpr const char* kRates[] = {"0", "1MiB", "8MiB"};
   constexpr uint64_t kShadows[] = {0, 2, 100};
   constexpr std::pair<uint32_t, uint32_t> kUpdates[] = {{0, 0}, {2, 0}, {6, 0}, {0, 3}};
-  const bool every = std::getenv("ELIXIR_EVERY_CASE") != nullptr;
+  const bool every = every_case();
   std::vector<Case> all;
   for (uint32_t type = 0; type < 3; ++type) {
     for (uint32_t rate = 0; rate < 3; ++rate) {

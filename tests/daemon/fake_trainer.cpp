@@ -193,7 +193,6 @@ Status FakeTrainer::load(std::span<const std::vector<float>> values) {
       shm::LoadChunk message{};
       message.chunk = chunk;
       message.part = static_cast<uint32_t>(part);
-      message.last = chunk + 1 == shape.n_chunks && part != shm::LoadPart::kHighHalf;
       send(message);
       ELIXIR_RETURN_IF_ERROR(wait_word(chunk_record(chunk).loads_taken, chunk_record(chunk).waiters,
                                        ++number, "loads_taken"));

@@ -5,6 +5,7 @@
 #include "daemon/job.h"
 
 #include "base/clock.h"
+#include "daemon/waits.h"
 #include "tests/daemon/job_fixture.h"
 #include "tests/support/outcomes.h"
 
@@ -60,6 +61,30 @@ TEST(Job, AStepOfAnotherRankEndsTheWaitForItsCall) {
   expect_told(world.ports, 1, Code::kProtocol, "rank 0 posted step 1 while rank 1");
 }
 
+// What status and the log say: the rank that has posted waits for the one that has not.
+TEST(Job, SaysWhichRankWaitsForWhat) {
+  StartedJob world({});
+  EXPECT_TRUE(waits_of(world.job).empty());
+  world.write_grads(0, 1);
+  world.post(0, 1);
+  std::vector<RankWait> waits = waits_of(world.job);
+  ASSERT_EQ(waits.size(), 1u);
+  EXPECT_EQ(waits[0].rank, 0u);
+  EXPECT_EQ(waits[0].for_what, "step 1 of rank 1");
+  EXPECT_GT(waits[0].since_ns, 0);
+  world.write_grads(1, 1);
+  world.post(1, 1);
+  world.run_workers();
+  EXPECT_TRUE(waits_of(world.job).empty());
+  shm::AwaitReady call{};
+  call.all_ranks = 1;
+  world.job.await_ready(world.rank(1), call);
+  waits = waits_of(world.job);
+  ASSERT_EQ(waits.size(), 1u);
+  EXPECT_EQ(waits[0].rank, 1u);
+  EXPECT_EQ(waits[0].for_what, "rank 0 in the same call");
+}
+
 // Other weights than those of the first load, with the moments that there are.
 TEST(Job, AChunkIsLoadedAgainBetweenSteps) {
   StartedJob world({});
@@ -77,9 +102,6 @@ TEST(Job, AChunkIsLoadedAgainBetweenSteps) {
   EXPECT_NE(before, 0);
   const std::vector<float> values(world.model.shape.chunk_numel, 0.25f);
   world.trainers.rank(0).fill_grad_slot(1, values.data());
-  message.last = 1;
-  EXPECT_EQ(world.job.load_chunk(world.rank(0), message).code(), Code::kProtocol);
-  message.last = 0;
   EXPECT_EQ(world.job.load_chunk(world.rank(1), message).code(), Code::kProtocol);
   ASSERT_TRUE(world.job.load_chunk(world.rank(0), message).ok());
   world.run_workers();

@@ -47,6 +47,24 @@ class Ranks(harness.ElixirTest):
         self.stop_idle_elixird()
         self.assert_nothing_left()
 
+    # With one or two chunks a whole model is loaded before a second load could be the last one. (All
+    # orders of loads: LoadProtocol.)
+    def test_any_number_of_ranks_and_chunks_begins_with_a_folder(self):
+        export, saved = os.path.join(self.folder, 'export'), os.path.join(self.folder, 'saved')
+        model = [TINY, '--checkpoints', saved, '--export', export]
+        self.succeed(program('elixir-train'), *model, '--chunk-numel', '4194304', '--steps', '2')
+        whole, default = ['--chunk-numel', '4194304'], []
+        cells = [(ranks, chunks, exchange) for ranks in (2, 3) for chunks in (whole, default)
+                 for exchange in ('host', 'collective')]
+        for number, (ranks, chunks, exchange) in enumerate(cells):
+            how = ['--init', export] if number % 2 else ['--resume', os.path.join(saved, 'step-000000002')]
+            with self.subTest(ranks=ranks, chunks=chunks, exchange=exchange, how=how[0]):
+                finished = self.succeed(
+                    self.launch(ranks, program('elixir-train')), [] if number % 2 else TINY, how, chunks,
+                    '--exchange', exchange, '--steps', '3')
+                self.assertRegex(finished.lines[-1], DONE)
+        self.stop_idle_elixird()
+
     # (Every plan there is: client_training_test.)
     def test_the_plan_changes_no_bit(self):
         plans = [[],

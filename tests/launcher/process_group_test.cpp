@@ -33,8 +33,7 @@ class ProcessGroupTest : public ::testing::Test {
     GroupOptions options;
     options.argv = {"/bin/sh", "-c", script};
     for (int i = 0; i < ranks; ++i) {
-      options.rank_environments.push_back(
-          {"RANK=" + std::to_string(i), "FILE=" + file_});
+      options.rank_environments.push_back({"RANK=" + std::to_string(i), "FILE=" + file_});
     }
     options.stdout_fd = output_.get();
     options.stderr_fd = output_.get();

@@ -167,8 +167,7 @@ Outcome disturbed_run(ComputeType type, Isa isa, uint64_t seed, int kills, bool 
     const uint64_t before = vectors_written(run.shared().redo);
     const pid_t pid = start_updater(run, recopy);
     // On a busy machine a new process may wait for a processor longer than any pause.
-    EXPECT_TRUE(
-        test::eventually([&] { return vectors_written(run.shared().redo) != before; }));
+    EXPECT_TRUE(test::eventually([&] { return vectors_written(run.shared().redo) != before; }));
     // cannot fail by chance: it may die at any instant, until one has hit.
     ::usleep(static_cast<useconds_t>(random.below(1000)));
     ::kill(pid, SIGKILL);

@@ -178,7 +178,6 @@ void send_oddly(FuzzedJob& job, uint32_t rank, Input& input) {
       shm::LoadChunk message{};
       message.chunk = odd_value(input, 0);
       message.part = input.below(4);
-      message.last = input.below(2);
       job.ring(rank, message);
       // It may be taken between two steps, too.
       if (job.job().phase() != daemon::JobPhase::kEnding) job.nothing_counts_any_more();

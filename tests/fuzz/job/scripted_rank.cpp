@@ -90,7 +90,6 @@ bool ScriptedRank::advance_load(bool) {
       shm::LoadChunk message{};
       message.chunk = loads_[load_].first;
       message.part = static_cast<uint32_t>(loads_[load_].second);
-      message.last = load_ + 1 == loads_.size() ? 1 : 0;
       state_ = State::kLoading;
       job_.ring(rank_, message);
       return true;

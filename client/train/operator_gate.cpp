@@ -1,0 +1,86 @@
+#include "client/train/operator_gate.h"
+
+#include <c10/util/SmallVector.h>
+
+#include <chrono>
+
+#include "base/check.h"
+
+namespace elixir {
+namespace {
+
+constexpr std::chrono::seconds kPatience(10);
+constexpr unsigned kInlineGates = 4;  // more allocate
+thread_local c10::SmallVector<OperatorGate::Inside, kInlineGates> insides;
+
+}  // namespace
+
+OperatorGate::Inside& OperatorGate::of_thread() const {
+  for (Inside& inside : insides) {
+    if (inside.gate == this) return inside;
+  }
+  // The place of one that this thread is inside of no more, if there is any.
+  for (Inside& inside : insides) {
+    if (inside.nothing()) return inside = {this};
+  }
+  insides.push_back({this});
+  return insides.back();
+}
+
+void OperatorGate::pass(MutexLock& lock) {
+  if (!closed() || !of_thread().nothing()) return;
+  ++waiting_;
+  uint64_t ended = ended_;
+  auto patience = std::chrono::steady_clock::now() + kPatience;
+  while (closed()) {
+    if (opened_.wait_until(lock, patience)) continue;
+    if (ended == ended_ && operators_ > 0) break;
+    ended = ended_;
+    patience = std::chrono::steady_clock::now() + kPatience;
+  }
+  --waiting_;
+}
+
+void OperatorGate::begin_operator() {
+  ++operators_;
+  ++of_thread().operators;
+}
+
+// Torch may end one in another thread than it began in.
+void OperatorGate::end_operator() {
+  --operators_;
+  ++ended_;
+  uint32_t& own = of_thread().operators;
+  if (own > 0) --own;
+  if (operators_ + scopes_ == 0) none_.notify_all();
+}
+
+void OperatorGate::begin_scope() {
+  ++scopes_;
+  ++of_thread().scopes;
+}
+
+void OperatorGate::end_scope() {
+  --scopes_;
+  ++ended_;
+  uint32_t& own = of_thread().scopes;
+  if (own > 0) --own;
+  if (operators_ + scopes_ == 0) none_.notify_all();
+}
+
+void OperatorGate::close() {
+  calls_.fetch_add(1, std::memory_order_relaxed);
+  ++of_thread().calls;
+}
+
+void OperatorGate::await_none(MutexLock& lock) {
+  ELIXIR_CHECK(of_thread().calls > 0, "a call that has not asked");
+  while (operators_ + scopes_ > 0) none_.wait(lock);
+}
+
+void OperatorGate::open(const MutexLock&) {
+  --of_thread().calls;
+  if (calls_.fetch_sub(1, std::memory_order_relaxed) == 1) opened_.notify_all();
+}
+
+}  // namespace elixir

@@ -1,0 +1,115 @@
+// Ranks whose backward passes of a step use different parameters: in which order a parameter's
+// gradients are added up follows from the passes alone, not from which others share its chunk.
+
+#include <gtest/gtest.h>
+#include <malloc.h>
+
+#include "client/elixir.h"
+#include "models/mix_bits.h"
+#include "shm/shape.h"
+#include "tests/client/small_training.h"
+#include "tests/client/with_elixird.h"
+
+namespace elixir::test {
+namespace {
+
+constexpr int kParts = 6;
+constexpr int64_t kSteps = 3;
+
+struct PassesCase {
+  shm::Exchange exchange = shm::Exchange::kHost;
+  ComputeType type = ComputeType::kFp32;
+  uint32_t ranks = 2;
+  int passes = 2;
+};
+
+// All ranks run all layers, as the collective exchange wants it; what has no part in the loss has
+// no gradient.
+at::Tensor loss_of(Stack& model, at::ScalarType dtype, uint32_t rank, int64_t step, int pass) {
+  at::Tensor loss = at::zeros({});
+  for (int part = 0; part < kParts; ++part) {
+    const auto number = static_cast<double>(1000 * step + 100 * pass + 10 * rank + part + 1);
+    const at::Tensor x =
+        at::sin(at::arange(4 * kLayerSide, at::kFloat) * number).reshape({4, kLayerSide}).to(dtype);
+    const at::Tensor y = model.layers[static_cast<size_t>(part)](x);
+    const bool used = part == pass || (mix_bits(static_cast<uint64_t>(number)) & 1) != 0;
+    if (used) loss = loss + y.to(at::kFloat).square().mean();
+  }
+  return loss;
+}
+
+uint64_t hash_of(const PassesCase& of, uint64_t chunk_numel) {
+  uint64_t hash = 0;
+  run_ranks(of.ranks, [&](const LaunchEnvironment& environment) {
+    Stack model(kParts);
+    Options options;
+    options.dtype = of.type;
+    options.environment = environment;
+    options.layout = {.chunk_numel = chunk_numel, .rcache_blocks = 64, .exchange = of.exchange};
+    AdamW optimizer(model, AdamWOptions{.lr = 1e-2}, options);
+    const at::ScalarType dtype = of.type == ComputeType::kFp32 ? at::kFloat : at::kBFloat16;
+    for (int64_t step = 0; step < kSteps; ++step) {
+      optimizer.zero_grad();
+      for (int pass = 0; pass < of.passes; ++pass) {
+        loss_of(model, dtype, environment.rank, step, pass).backward();
+      }
+      optimizer.step();
+    }
+    const uint64_t mine = optimizer.weights_xxh64();
+    if (environment.rank == 0) hash = mine;
+  });
+  return hash;
+}
+
+class OtherParameters : public WithElixird {};
+
+TEST_F(OtherParameters, TheChunkLengthChangesNoBit) {
+  for (const shm::Exchange exchange : {shm::Exchange::kHost, shm::Exchange::kCollective}) {
+    for (const ComputeType type : {ComputeType::kFp32, ComputeType::kBf16}) {
+      for (const uint32_t ranks : {2u, 3u}) {
+        for (const int passes : {2, 3, 5}) {
+          const PassesCase of{exchange, type, ranks, passes};
+          const uint64_t first = hash_of(of, kLayerNumel);
+          for (const uint64_t layers : {2u, 3u, 6u}) {
+            EXPECT_EQ(hash_of(of, layers * kLayerNumel), first)
+                << shm::exchange_name(exchange) << ", " << ranks << " ranks, " << passes
+                << " passes, chunks of " << layers << " parameters";
+          }
+        }
+      }
+    }
+  }
+}
+
+// The parameter that is reduced first has a gradient in no pass.
+TEST_F(OtherParameters, GradientsThatWaitTakeNoMoreMemoryPassByPass) {
+  constexpr int kPasses = 24;
+  for (const shm::Exchange exchange : {shm::Exchange::kHost, shm::Exchange::kCollective}) {
+    size_t early = 0, late = 0;
+    run_ranks(2, [&](const LaunchEnvironment& environment) {
+      Stack model(kLayers);
+      Options options;
+      options.environment = environment;
+      options.layout = {.chunk_numel = kLayerNumel, .rcache_blocks = 64, .exchange = exchange};
+      AdamW optimizer(model, AdamWOptions{}, options);
+      const at::Tensor x = at::ones({4, kLayerSide});
+      for (int pass = 0; pass < kPasses; ++pass) {
+        at::Tensor loss = at::zeros({});
+        for (int layer = 0; layer < kLayers; ++layer) {
+          const at::Tensor y = model.layers[static_cast<size_t>(layer)](x);
+          if (layer != 0 && layer != kLayers - 1) loss = loss + y.square().mean();
+        }
+        loss.backward();
+        if (environment.rank == 0 && pass == 3) early = mallinfo2().uordblks;
+        if (environment.rank == 0 && pass == kPasses - 1) late = mallinfo2().uordblks;
+      }
+      optimizer.step();
+      optimizer.synchronize();
+    });
+    constexpr size_t kModelBytes = kLayers * kLayerNumel * sizeof(float);
+    EXPECT_LT(late, early + 4 * kModelBytes) << shm::exchange_name(exchange);
+  }
+}
+
+}  // namespace
+}  // namespace elixir::test
