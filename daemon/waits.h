@@ -15,7 +15,8 @@ struct RankWait {
   int64_t since_ns = 0;
 };
 
-// By local rank. Ranks are named by their numbers in the whole job; those of other nodes are not seen.
+// By local rank. Ranks are named by their numbers in the whole job; those of other nodes are not
+// seen.
 std::vector<RankWait> waits_of(const Job& job);
 
 // In the log: once ten seconds of a wait are over, then every thirty.

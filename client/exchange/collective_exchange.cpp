@@ -4,14 +4,10 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <cstddef>
-#include <thread>
 #include <utility>
 
 #include "base/check.h"
-#include "base/clock.h"
-#include "base/log.h"
 #include "base/throw_error.h"
 #include "client/ranks/seconds_setting.h"
 #include "optim_cpu/gradients.h"
@@ -20,7 +16,6 @@ namespace elixir {
 namespace {
 
 constexpr uint64_t kGatherKind = 1, kReduceKind = 2, kMetricKind = 3;
-constexpr std::chrono::microseconds kReadyPoll{50};
 
 std::vector<uint32_t> backwards(const std::vector<uint32_t>& order) {
   return {order.rbegin(), order.rend()};
@@ -83,21 +78,9 @@ std::byte* CollectiveExchange::own_shard(std::byte* block) const {
   return block + group_.rank() * shard_bytes_;
 }
 
-// Not Device::synchronize: a stream may hold a collective that another rank never joins.
 void CollectiveExchange::wait_for(Stream stream) {
   device_.record(done_, stream);
-  const int64_t start_ns = monotonic_ns();
-  while (!device_.done(done_)) {
-    group_.check();
-    if (seconds_since(start_ns) > timeout_s_) {
-      require(
-          error(Code::kTimedOut,
-                "waited {:.0f} s for the device to finish a collective: a rank has not joined it, "
-                "or ranks made different ones (ELIXIR_COLLECTIVE_TIMEOUT_S allows more)",
-                timeout_s_));
-    }
-    std::this_thread::sleep_for(kReadyPoll);
-  }
+  require(group_.await(device_, done_, timeout_s_));
 }
 
 // What elixird says of a rank of this node concerns those of the others.
@@ -346,6 +329,52 @@ void CollectiveExchange::update_on_device(const optim::ParameterSteps& updates) 
   // Gathers read the new parameters.
   device_.record(updated_, Stream::kCompute);
   device_.wait(Stream::kUpload, updated_);
+}
+
+// ---- before step 1, and after the last ----
+
+void CollectiveExchange::hand_out(uint32_t chunk, float* values) {
+  // Rank 0's shard is the first, so that every rank has its own at the start.
+  group_.scatter({values, shape_.gathered_numel()}, {values, shape_.shard_numel()}, chunk);
+  if (shape_.on_gpu(chunk)) device_states_->load(chunk, values);
+}
+
+void CollectiveExchange::load(uint32_t chunk, const float* values) {
+  if (!shape_.on_gpu(chunk)) require(session_.load_chunk(chunk, values));
+}
+
+// Before elixird is asked: ranks that make other calls are named here.
+void CollectiveExchange::await_loaded(CollectiveKind call) {
+  group_.meet(call, posted_, history_);
+  require(session_.await_loaded());
+  group_.barrier();
+}
+
+void CollectiveExchange::broadcast(std::span<std::byte> bytes) { group_.broadcast(bytes); }
+
+void CollectiveExchange::read_masters(uint32_t chunk, float* values) {
+  std::vector<float> mine(shape_.shard_numel());
+  if (shape_.on_gpu(chunk)) {
+    device_states_->read_masters(chunk, mine.data());
+  } else {
+    session_.read_masters(chunk, session_.local_rank(), mine.data());
+  }
+  gather_shards(chunk, mine, values);
+}
+
+void CollectiveExchange::read_moment(uint32_t chunk, uint32_t moment, float* values) {
+  std::vector<float> mine(shape_.shard_numel());
+  if (shape_.on_gpu(chunk)) {
+    device_states_->read_moment(chunk, moment, mine.data());
+  } else {
+    session_.read_moment(chunk, session_.local_rank(), moment, mine.data());
+  }
+  gather_shards(chunk, mine, values);
+}
+
+void CollectiveExchange::gather_shards(uint32_t chunk, std::span<const float> mine, float* values) {
+  group_.agree(posted_, history_, 0);
+  group_.all_gather(mine, {values, shape_.gathered_numel()}, chunk);
 }
 
 // ---- a step ----

@@ -1,8 +1,11 @@
 #include "client/exchange/collective_group.h"
 
+#include <chrono>
 #include <cstring>
+#include <thread>
 
 #include "base/check.h"
+#include "base/clock.h"
 #include "base/throw_error.h"
 #include "client/ranks/agreement.h"
 
@@ -34,6 +37,23 @@ uint32_t CollectiveGroup::agree(uint32_t step, uint64_t hash, uint32_t flags, ui
 void CollectiveGroup::meet(CollectiveKind call, uint32_t step, uint64_t hash) {
   ELIXIR_CHECK(is_call(call), "ranks meet in {}", CollectiveSignature{call}.name());
   throw_if_error(compare_votes(all_gather_values(Vote{hash, step, 0, 0}, call), members()));
+}
+
+Status CollectiveGroup::await(Device& device, DeviceEvent done, double timeout_s) const {
+  constexpr std::chrono::microseconds kPoll{50};
+  const int64_t start_ns = monotonic_ns();
+  while (!device.done(done)) {
+    check();
+    if (seconds_since(start_ns) > timeout_s) {
+      return error(
+          Code::kTimedOut,
+          "waited {:.0f} s for the device to finish a collective: a rank has not joined it, or "
+          "ranks made different ones (ELIXIR_COLLECTIVE_TIMEOUT_S allows more)",
+          timeout_s);
+    }
+    std::this_thread::sleep_for(kPoll);
+  }
+  return Status();
 }
 
 }  // namespace elixir

@@ -119,6 +119,10 @@ class CollectiveGroup {
   // To be called after a wait for a GPU's stream, before its results are used: a broken-off
   // collective leaves anything there.
   virtual void check() const = 0;
+  // Waits for an event of the device, behind collectives; kTimedOut after so many seconds. Not
+  // Device::synchronize: a stream may hold a collective that another rank never joins. Throws as
+  // check() does.
+  Status await(Device& device, DeviceEvent done, double timeout_s) const;
   // Tells the other ranks why this one ends.
   virtual void report(const Status& failure) = 0;
 
