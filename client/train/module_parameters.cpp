@@ -7,10 +7,13 @@
 
 #include <algorithm>
 #include <iterator>
+#include <map>
 #include <unordered_map>
 #include <unordered_set>
 
+#include "base/log.h"
 #include "base/throw_error.h"
+#include "base/units.h"
 #include "client/tensors/chunk_storage.h"
 #include "client/tensors/meta_init.h"
 #include "client/tensors/replace_data.h"
