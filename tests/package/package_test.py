@@ -20,7 +20,7 @@ MOST_HEADERS = 14  # elixir.h among them
 # What a program may use of libelixir.so, and the types of it that it may catch or derive from.
 PUBLIC = re.compile(
     r'((vtable|typeinfo|typeinfo name) for )?elixir::'
-    r'((AdamW|Adam|Optimizer|Gathered|MetaInit|Saving|Error)(::.*)?|'
+    r'((AdamW|Adam|Optimizer|Consistent|Gathered|MetaInit|Saving|Error)(::.*)?|'
     r'(plan|checkpoint|linear_cross_entropy|save_model|tensors_of|prepare_torch|materialise|'
     r'remembers_its_values|code_name)\(.*)')
 
