@@ -21,8 +21,9 @@ if [[ ${1:-} == --nightly ]]; then
   exec scripts/nightly.py "${@:-list}"
 fi
 
-JOBS=2  # more would make tests that start several processes wait for one another
-FUZZ_SECONDS=8  # a target, two at a time; nightly parts fuzz for longer
+JOBS=2  # fuzz targets
+TESTS=3  # on two cores: tests that start processes wait for one another much of the time
+FUZZ_SECONDS=8  # a target; nightly parts fuzz for longer
 
 # Address-space randomisation with many bits and the thread sanitizer do not get along.
 without_randomisation=()
@@ -47,7 +48,7 @@ run_ctest() {
   local preset=$1 runner=() code=0
   shift
   [[ $preset == tsan ]] && runner=("${without_randomisation[@]}")
-  "${runner[@]}" ctest --test-dir "build/$preset" --output-on-failure --no-tests=error -j "$JOBS" "$@" \
+  "${runner[@]}" ctest --test-dir "build/$preset" --output-on-failure --no-tests=error -j "$TESTS" "$@" \
     2>&1 | tee "build/$preset/ctest.log" || code=$?
   return "$code"
 }

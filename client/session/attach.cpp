@@ -214,7 +214,8 @@ Status Session::map_rank(uint32_t local_rank, std::span<UniqueFd> fds) {
   params->keep_from_children();
   state->keep_from_children();
   RankMemory memory{std::move(*params), std::move(*state), std::nullopt, std::nullopt};
-  if (shape_.n_swing_chunks == 0 && shape_.side_bytes() > 0) {
+  const bool own = local_rank == options_.local_rank;
+  if (shape_.n_swing_chunks == 0 && shape_.side_bytes() > 0 && !own) {
     Result<shm::Segment> grads =
         shm::Segment::map(std::move(fds[2]), shape_.grads_bytes(), shm::Access::kReadOnly);
     if (!grads.ok()) return grads.status();
@@ -222,7 +223,6 @@ Status Session::map_rank(uint32_t local_rank, std::span<UniqueFd> fds) {
     memory.grads.emplace(std::move(*grads));
   }
   if (shape_.n_swing_chunks > 0) {
-    const bool own = local_rank == options_.local_rank;
     Result<shm::Segment> swing =
         shm::Segment::map(std::move(fds[2]), shape_.swing_bytes(),
                           pins || own ? shm::Access::kReadWrite : shm::Access::kReadOnly);

@@ -176,8 +176,9 @@ class Orders : public ::testing::Test {
   void train(const std::string& job, const shm::StepRules& rules) {
     const uint32_t mapped_before = mapped_again();
     const Trainers trainers = start(job, rules);
-    // control, grads and sums of each rank, params and states of both: no second mapping of any.
-    EXPECT_EQ(mapped_again() - mapped_before, kRanks * (3 + 2 * kRanks));
+    // control, grads and sums of each rank, params and states of both, and the side memory behind
+    // the other one's grads: no second mapping of any.
+    EXPECT_EQ(mapped_again() - mapped_before, kRanks * (3 + 2 * kRanks + (kRanks - 1)));
     run_threads(kRanks, [&](uint32_t rank) {
       for (uint32_t step = 1; step <= kSteps; ++step) trainers[rank]->train(step);
     });
