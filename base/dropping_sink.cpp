@@ -30,7 +30,7 @@ void DroppingSink::sink_it_(const spdlog::details::log_msg& message) {
   if (dropped_ > 0) {
     const std::string_view line(text.data(), text.size());
     const size_t event = line.find("event=");
-    // The same head, so that it is a line like others.
+    // With the time, level and program of the line at hand.
     const std::string note = fmt::format("{}event=log_dropped lines={}\n",
                                          line.substr(0, std::min(event, line.size())), dropped_);
     if (!write_line(note)) {

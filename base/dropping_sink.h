@@ -1,6 +1,5 @@
 #pragma once
 
-#include <spdlog/details/null_mutex.h>
 #include <spdlog/sinks/base_sink.h>
 
 #include <cstdint>

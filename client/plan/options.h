@@ -92,8 +92,8 @@ struct Options {
   // their gradients over ranks. The same on all ranks.
   std::function<bool(const std::string& name, const at::Tensor& parameter)> leave_out = {};
   // After every step rank 0's buffers become everyone's, as DistributedDataParallel's do with the
-  // option of this name before every forward pass. The same on all
-  // ranks. Off: buffers are equal at the start, and each rank's own from then on.
+  // option of this name before every forward pass. The same on all ranks. Off: buffers are equal
+  // at the start, and each rank's own from then on.
   bool broadcast_buffers = false;
   // Backward passes a step, 1 to 65536: an immediate update awaits so many, and memory is planned
   // for them. Their gradients are summed in FP32, whatever is said here. The caller divides the

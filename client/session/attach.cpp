@@ -215,27 +215,22 @@ Status Session::map_rank(uint32_t local_rank, std::span<UniqueFd> fds) {
   state->keep_from_children();
   RankMemory memory{std::move(*params), std::move(*state), std::nullopt, std::nullopt};
   const bool own = local_rank == options_.local_rank;
-  if (shape_.n_swing_chunks == 0 && shape_.side_bytes() > 0 && !own) {
-    Result<shm::Segment> grads =
-        shm::Segment::map(std::move(fds[2]), shape_.grads_bytes(), shm::Access::kReadOnly);
-    if (!grads.ok()) return grads.status();
-    grads->keep_from_children();
-    memory.grads.emplace(std::move(*grads));
-  }
-  if (shape_.n_swing_chunks > 0) {
+  const bool swings = shape_.n_swing_chunks > 0;
+  if (swings) {
     Result<shm::Segment> swing =
         shm::Segment::map(std::move(fds[2]), shape_.swing_bytes(),
                           pins || own ? shm::Access::kReadWrite : shm::Access::kReadOnly);
     if (!swing.ok()) return swing.status();
     swing->keep_from_children();
     memory.swing.emplace(std::move(*swing));
-    if (shape_.exchange == shm::Exchange::kHost) {
-      Result<shm::Segment> grads =
-          shm::Segment::map(std::move(fds[3]), shape_.grads_bytes(), access);
-      if (!grads.ok()) return grads.status();
-      grads->keep_from_children();
-      memory.grads.emplace(std::move(*grads));
-    }
+  }
+  const bool side = shape_.side_bytes() > 0 && !own;
+  if (swings ? shape_.exchange == shm::Exchange::kHost : side) {
+    Result<shm::Segment> grads = shm::Segment::map(std::move(fds.back()), shape_.grads_bytes(),
+                                                   swings ? access : shm::Access::kReadOnly);
+    if (!grads.ok()) return grads.status();
+    grads->keep_from_children();
+    memory.grads.emplace(std::move(*grads));
   }
   ranks_.push_back(std::move(memory));
   return Status();

@@ -15,7 +15,6 @@
 #include <algorithm>
 #include <functional>
 #include <mutex>
-#include <unordered_set>
 #include <utility>
 
 #include "base/throw_error.h"
@@ -49,7 +48,7 @@ struct ChunksOfSource {
   std::span<const uint32_t> all() const { return {chunks.data(), chunks.size()}; }
 };
 
-// Those of one operator; released in the destructor, also when the operator throws.
+// The chunks of one operator. The destructor releases them, also when the operator throws.
 class PinnedChunks {
  public:
   ~PinnedChunks() {
@@ -64,8 +63,8 @@ class PinnedChunks {
     sources_.emplace_back(storage).add(storage.chunk());
   }
 
-  // Of several optimizers in one order in all threads: none waits for a block of the first while it
-  // holds those of the second.
+  // All threads pin the chunks of several optimizers in one order, so that no two wait for each
+  // other's blocks.
   void pin(const char* operator_name) {
     if (sources_.size() > 1) {
       std::sort(sources_.begin(), sources_.end(), [](const auto& a, const auto& b) {
@@ -260,23 +259,22 @@ bool holds_tensors_unseen(const c10::TypePtr& type) {
   }
 }
 
-// Of all libraries. Those that load later are found when the next optimizer is built.
+// Operators of all libraries. A library that loads later is found when the next optimizer is built.
 void intercept_operators_with_containers() {
   struct Intercepted {
     std::mutex mutex;
-    std::unordered_set<std::string> names;
     std::vector<std::unique_ptr<torch::Library>> libraries;
   };
   static auto* const known = new Intercepted;  // never unregistered: threads may be dispatching
   const std::lock_guard<std::mutex> lock(known->mutex);
   for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
     const auto op = c10::Dispatcher::singleton().findSchema(name);
-    if (!op || op->hasKernelForDispatchKey(kEveryCallsKey)) continue;
+    if (!op || op->hasKernelForDispatchKey(kEveryCallsKey)) continue;  // its own, or ours already
     const auto& arguments = op->schema().arguments();
     const bool unseen = std::any_of(arguments.begin(), arguments.end(), [](const auto& argument) {
       return holds_tensors_unseen(argument.type());
     });
-    if (!unseen || !known->names.insert(toString(name)).second) continue;
+    if (!unseen) continue;
     const std::string library = name.name.substr(0, name.name.find("::"));
     auto& own = known->libraries.emplace_back(std::make_unique<torch::Library>(
         torch::Library::IMPL, library, kEveryCallsKey, __FILE__, static_cast<uint32_t>(__LINE__)));

@@ -47,26 +47,21 @@ void OperatorGate::begin_operator() {
 }
 
 // Torch may end one in another thread than it began in.
-void OperatorGate::end_operator() {
-  --operators_;
+void OperatorGate::end(uint32_t& running, uint32_t& own) {
+  --running;
   ++ended_;
-  uint32_t& own = of_thread().operators;
   if (own > 0) --own;
   if (operators_ + scopes_ == 0) none_.notify_all();
 }
+
+void OperatorGate::end_operator() { end(operators_, of_thread().operators); }
 
 void OperatorGate::begin_scope() {
   ++scopes_;
   ++of_thread().scopes;
 }
 
-void OperatorGate::end_scope() {
-  --scopes_;
-  ++ended_;
-  uint32_t& own = of_thread().scopes;
-  if (own > 0) --own;
-  if (operators_ + scopes_ == 0) none_.notify_all();
-}
+void OperatorGate::end_scope() { end(scopes_, of_thread().scopes); }
 
 void OperatorGate::close() {
   calls_.fetch_add(1, std::memory_order_relaxed);

@@ -47,6 +47,7 @@ class OperatorGate {
 
  private:
   Inside& of_thread() const;
+  void end(uint32_t& running, uint32_t& own);
   bool closed() const { return calls_.load(std::memory_order_relaxed) > 0; }
 
   // Relaxed: the mutex orders what follows from it.
