@@ -21,6 +21,8 @@
 
 // Of a member: read and written under the mutex alone.
 #define ELIXIR_GUARDED_BY(mutex) ELIXIR_THREAD_ATTRIBUTE(guarded_by(mutex))
+// Of a pointer: the same of what it points to; it itself is constant.
+#define ELIXIR_PT_GUARDED_BY(mutex) ELIXIR_THREAD_ATTRIBUTE(pt_guarded_by(mutex))
 // Of a function: its caller holds the mutex.
 #define ELIXIR_REQUIRES(...) ELIXIR_THREAD_ATTRIBUTE(requires_capability(__VA_ARGS__))
 

@@ -1,15 +1,19 @@
-// What evaluation between steps costs the steps: the time of step() after passes without gradients
-// over every chunk, against that without them, in turn, in one run; and whether memory grows.
+// What evaluation costs steps. Between them: the time of step() after passes without gradients over
+// every chunk, against that without them, in turn, in one run; and whether memory grows. With
+// --threads beside them: how long step() takes at worst while threads evaluate, beside torch's.
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
+#include <torch/optim/adamw.h>
 
 #include <algorithm>
+#include <atomic>
 #include <fstream>
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/cli.h"
@@ -27,6 +31,7 @@ constexpr double kGreatestGrowthMib = 4;
 
 struct Arguments {
   uint32_t chunks = 10'000, passes = 20, rounds = 7;
+  uint32_t threads = 0, steps = 200;  // evaluating beside a training of so many
   bool json = false, check = false;
 };
 
@@ -118,6 +123,96 @@ int run(const Arguments& arguments) {
   return arguments.check && !holds ? 1 : 0;
 }
 
+// ---- beside steps ----
+
+constexpr int64_t kSide = 64;
+constexpr int kLayers = 24;
+
+std::vector<at::Tensor> layers() {
+  at::manual_seed(3);
+  std::vector<at::Tensor> weights;
+  for (int i = 0; i < kLayers; ++i) {
+    weights.push_back((at::randn({kSide, kSide}) * 0.1).requires_grad_());
+  }
+  return weights;
+}
+
+at::Tensor pass(const std::vector<at::Tensor>& weights) {
+  at::Tensor x = at::ones({8, kSide});
+  for (const at::Tensor& weight : weights) x = at::tanh(x.mm(weight));
+  return x.square().mean();
+}
+
+struct Beside {
+  double total_s = 0, median_ms = 0, worst_ms = 0;  // the last two of step()
+  uint64_t passes = 0;                              // of all threads
+};
+
+// `step` of a training, while threads run passes without gradients.
+template <typename ZeroGrad, typename Step>
+Beside train_beside(const std::vector<at::Tensor>& weights, const Arguments& arguments,
+                    ZeroGrad zero_grad, Step step) {
+  std::atomic<bool> over = false;
+  std::atomic<uint64_t> passes = 0;
+  std::vector<std::jthread> threads;
+  for (uint32_t i = 0; i < arguments.threads; ++i) {
+    threads.emplace_back([&] {
+      const at::NoGradGuard no_grad;
+      while (!over) {
+        (void)pass(weights).item<double>();
+        ++passes;
+      }
+    });
+  }
+  std::vector<double> step_ms;
+  const int64_t begin_ns = monotonic_ns();
+  for (uint32_t i = 0; i < arguments.steps; ++i) {
+    zero_grad();
+    pass(weights).backward();
+    const int64_t start_ns = monotonic_ns();
+    step();
+    step_ms.push_back(seconds_since(start_ns) * 1e3);
+  }
+  Beside result{.total_s = seconds_since(begin_ns), .passes = passes};
+  over = true;
+  threads.clear();
+  result.worst_ms = *std::max_element(step_ms.begin(), step_ms.end());
+  result.median_ms = median(step_ms);
+  return result;
+}
+
+int run_beside(const Arguments& arguments) {
+  at::set_num_threads(1);
+  const std::vector<at::Tensor> theirs = layers();
+  torch::optim::AdamW torchs(theirs, torch::optim::AdamWOptions(1e-3));
+  const Beside torch = train_beside(
+      theirs, arguments, [&] { torchs.zero_grad(); }, [&] { torchs.step(); });
+  const std::vector<at::Tensor> ours = layers();
+  ModelTensors model;
+  for (const at::Tensor& weight : ours) {
+    model.parameters.push_back({"p" + std::to_string(model.parameters.size()), weight});
+  }
+  Options options;
+  options.layout = {.chunk_numel = kSide * kSide, .rcache_blocks = kLayers / 2};
+  AdamW optimizer(model, AdamWOptions{.lr = 1e-3}, options);
+  const Beside elixir = train_beside(
+      ours, arguments, [&] { optimizer.zero_grad(); }, [&] { optimizer.step(); });
+  nlohmann::json report;
+  for (const auto& [name, of] : {std::pair("torch", torch), std::pair("elixir", elixir)}) {
+    report[name] = {{"total_s", of.total_s},
+                    {"step_median_ms", of.median_ms},
+                    {"step_worst_ms", of.worst_ms},
+                    {"passes", of.passes}};
+    if (arguments.json) continue;
+    std::cout << fmt::format(
+        "{:<6} {} steps beside {} evaluating threads: {:.2f} s, step() {:.2f} ms, at worst {:.2f} "
+        "ms; {} passes of evaluation\n",
+        name, arguments.steps, arguments.threads, of.total_s, of.median_ms, of.worst_ms, of.passes);
+  }
+  if (arguments.json) std::cout << report.dump(2) << "\n";
+  return 0;
+}
+
 }  // namespace
 }  // namespace elixir
 
@@ -130,13 +225,18 @@ int main(int argc, char** argv) {
   app.add_option("--passes", arguments.passes, "of evaluation before a step")
       ->check(CLI::Range(1u, 1000u));
   app.add_option("--rounds", arguments.rounds, "of two steps each")->check(CLI::Range(1u, 1000u));
+  app.add_option("--threads", arguments.threads,
+                 "that evaluate while a model trains, in place of passes between steps")
+      ->check(CLI::Range(1u, 256u));
+  app.add_option("--steps", arguments.steps, "beside --threads")->check(CLI::Range(1u, 100'000u));
   app.add_flag("--json", arguments.json,
-               "one JSON object: step_ms, step_after_evaluation_ms, ratio, growth_mib");
+               "one JSON object: step_ms, step_after_evaluation_ms, ratio, growth_mib; with "
+               "--threads, of torch and of elixir: total_s, step_median_ms, step_worst_ms, passes");
   app.add_flag("--check", arguments.check, "exit with 1 where a limit is missed");
   if (const int exit_code = elixir::parse_cli(app, argc, argv); exit_code >= 0) return exit_code;
   try {
     elixir::throw_if_error(elixir::prepare_cuda(c10::DeviceType::CPU));
-    return elixir::run(arguments);
+    return arguments.threads > 0 ? elixir::run_beside(arguments) : elixir::run(arguments);
   } catch (const elixir::Error& failure) {
     return elixir::report_failure(app, elixir::Status(failure.code(), failure.what()));
   }

@@ -116,6 +116,7 @@ Result<std::vector<Array>> model_arrays(std::span<const SavedParameter> paramete
                                         const FileChoice& choice) {
   std::vector<Array> arrays;
   for (const uint32_t number : order) {
+    if (!parameters[number].trained && !choice.frozen) continue;
     arrays.push_back(
         array_of(parameters[number], number, StateKind::kParam, &dtype_of(choice.type)));
   }

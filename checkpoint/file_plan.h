@@ -62,6 +62,7 @@ struct FilePlan {
 struct FileChoice {
   ComputeType type = ComputeType::kFp32;
   bool optimizer_states = true;
+  bool frozen = true;  // false: without parameters that are not trained
   // A chunk more at most, or a parameter longer than one: neither is cut.
   uint64_t max_file_bytes = 5'000'000'000;
 };

@@ -101,7 +101,10 @@ class Planner {
         choice_.states && folder_.manifest.has_value() && folder_.manifest->optimizer_states;
     if (has_states) ELIXIR_RETURN_IF_ERROR(match_states());
     LoadPlan plan;
-    for (const Source& source : params_) plan.stored_names.push_back(source.tensor->name);
+    for (const StoredTensor* const tensor : tensor_of_) {
+      plan.stored_names.push_back(tensor == nullptr ? "" : tensor->name);
+    }
+    plan.left_out = static_cast<uint32_t>(wanted_.size() - params_.size());
     plan.copies = copies_;
     plan.has_states = has_states;
     plan.updates = updates(has_states);
@@ -114,6 +117,7 @@ class Planner {
   }
 
  private:
+  bool leaves_out() const { return folder_.manifest && folder_.manifest->left_out; }
   Status match_parameters();
   Status missing(const WantedParameter& parameter, const std::string& stored_name) const;
   Status check_parameter(const StoredTensor& tensor, const WantedParameter& wanted) const;
@@ -133,6 +137,7 @@ class Planner {
   const LoadChoice& choice_;
   Renaming renaming_;
   std::unordered_set<const StoredTensor*> taken_;  // of the model
+  std::vector<const StoredTensor*> tensor_of_;     // by wanted parameter; null: left out there
   std::vector<Source> params_, states_;
   std::vector<std::string> copies_;
 };
@@ -141,7 +146,9 @@ Status Planner::missing(const WantedParameter& parameter, const std::string& sto
   std::vector<std::string> names;
   for (const StoredTensor& tensor : folder_.model) names.push_back(tensor.name);
   return error(Code::kBadInput, "{}: it has no tensor '{:.100}', which the model needs{}",
-               folder_.path, parameter.name, nearest_of(stored_name, names));
+               folder_.path, parameter.name,
+               leaves_out() ? "; it was saved without what is not trained (SaveOptions::frozen)"
+                            : nearest_of(stored_name, names));
 }
 
 Status Planner::check_parameter(const StoredTensor& tensor, const WantedParameter& wanted) const {
@@ -164,12 +171,17 @@ Status Planner::match_parameters() {
   for (uint32_t i = 0; i < wanted_.size(); ++i) {
     const std::string name = renaming_.stored(wanted_[i].name);
     const auto found = tensors.find(name);
-    if (found == tensors.end()) return missing(wanted_[i], name);
+    if (found == tensors.end()) {
+      if (wanted_[i].trained || !leaves_out()) return missing(wanted_[i], name);
+      tensor_of_.push_back(nullptr);
+      continue;
+    }
     ELIXIR_RETURN_IF_ERROR(check_parameter(*found->second, wanted_[i]));
     if (!taken_.insert(found->second).second) {
       return error(Code::kBadInput, "{}: two parameters of the model would be it",
                    folder_.place_of(*found->second));
     }
+    tensor_of_.push_back(found->second);
     params_.push_back({found->second, i, StateKind::kParam});
   }
   return Status();
@@ -245,10 +257,11 @@ Status Planner::match_states() {
   for (uint32_t i = 0; i < wanted_.size(); ++i) {
     if (!wanted_[i].trained) continue;
     // What completes a master does so for the type that the manifest names.
-    if (params_[i].tensor->dtype != &dtype_of(type)) {
+    const StoredTensor& tensor = *tensor_of_[i];
+    if (tensor.dtype != &dtype_of(type)) {
       return error(Code::kBadInput, "{}: its dtype is {}, but {} says that {} was trained",
-                   folder_.place_of(*params_[i].tensor), params_[i].tensor->dtype->name,
-                   kManifestName, dtype_of(type).name);
+                   folder_.place_of(tensor), tensor.dtype->name, kManifestName,
+                   dtype_of(type).name);
     }
     ELIXIR_RETURN_IF_ERROR(match_state(i, StateKind::kExpAvg, tensors));
     ELIXIR_RETURN_IF_ERROR(match_state(i, StateKind::kExpAvgSq, tensors));

@@ -47,9 +47,11 @@ struct LoadPiece {
 struct LoadPlan {
   // Parameters first: what completes a master stands behind what it completes.
   std::vector<LoadPiece> params, states;
-  std::vector<uint64_t> updates;          // by wanted parameter: Adam's count; 0 without states
-  std::vector<std::string> stored_names;  // by wanted parameter: its name in the folder
-  std::vector<std::string> copies;        // in the folder, and nothing but copies: see plan_load()
+  std::vector<uint64_t> updates;  // by wanted parameter: Adam's count; 0 without states
+  // By wanted parameter: its name in the folder; "": it is left out there (Manifest::left_out).
+  std::vector<std::string> stored_names;
+  uint32_t left_out = 0;            // so many: none of them is trained
+  std::vector<std::string> copies;  // in the folder, and nothing but copies: see plan_load()
   bool has_states = false;
   uint64_t bytes = 0;
 };

@@ -152,6 +152,18 @@ UpdateRule decode_rule(const std::string& name, JsonReader& reader) {
   return UpdateRule::kAdamW;
 }
 
+LeftOut decode_left_out(const json& value, JsonReader& reader) {
+  LeftOut left_out;
+  left_out.parameters =
+      reader.whole(reader.field(value, "parameters"), "left_out.parameters", 0, kMaxTensors);
+  left_out.bytes = reader.whole(reader.field(value, "bytes"), "left_out.bytes", 0, kMaxFileBytes);
+  const auto hash =
+      parse_hex(reader.text(reader.field(value, "hash"), "left_out.hash", kHexDigits));
+  if (!hash.has_value()) reader.fail("'left_out.hash' is not 16 digits");
+  left_out.hash = hash.value_or(0);
+  return left_out;
+}
+
 Manifest decode_object(const json& value, JsonReader& reader) {
   Manifest manifest;
   manifest.step = reader.whole(reader.field(value, "step"), "step", 0, kMaxCount);
@@ -175,6 +187,9 @@ Manifest decode_object(const json& value, JsonReader& reader) {
   manifest.updates_of = decode_counts<uint64_t>(value, "updates_of", kMaxCount, reader);
   const size_t last_group = std::max<size_t>(manifest.groups.size(), 1) - 1;
   manifest.group_of = decode_counts<uint32_t>(value, "group_of", last_group, reader);
+  if (value.contains("left_out")) {
+    manifest.left_out = decode_left_out(reader.object(value, "left_out"), reader);
+  }
   manifest.program = reader.text(reader.field(value, "program"), "program", kMaxProgramBytes);
   if (reader.ok()) manifest.files = decode_files(reader.list(value, "files"), reader);
   return manifest;
@@ -245,7 +260,7 @@ bool is_file_name(std::string_view name) {
 }
 
 std::string encode_manifest(const Manifest& manifest) {
-  const json value = {
+  json value = {
       {"format", kFormatName},
       {"version", kFormatVersion},
       {"step", manifest.step},
@@ -262,6 +277,11 @@ std::string encode_manifest(const Manifest& manifest) {
       {"program", manifest.program},
       {"files", encode_files(manifest.files)},
   };
+  if (manifest.left_out) {
+    value["left_out"] = {{"parameters", manifest.left_out->parameters},
+                         {"bytes", manifest.left_out->bytes},
+                         {"hash", hex_of(manifest.left_out->hash)}};
+  }
   const std::string inner = dump_json(value);
   return fmt::format("{}{}{}{}{}", kBefore, inner, kBetween, hash_of(inner), kBehind);
 }

@@ -55,6 +55,14 @@ struct LossScaleState {
   bool operator==(const LossScaleState&) const = default;
 };
 
+// Parameters that are not trained and that the folder lacks.
+struct LeftOut {
+  uint64_t parameters = 0, bytes = 0;
+  uint64_t hash = 0;  // left_out.h
+
+  bool operator==(const LeftOut&) const = default;
+};
+
 struct Manifest {
   uint64_t step = 0;     // steps since the run's first beginning, skipped ones included
   uint64_t updates = 0;  // of them those that were not skipped: a parameter's count as a rule
@@ -67,6 +75,7 @@ struct Manifest {
   // By parameter: Adam's count, where it differs from `updates` (it had no gradient in some step).
   std::map<std::string, uint64_t> updates_of = {};
   std::map<std::string, uint32_t> group_of = {};  // where it is not 0
+  std::optional<LeftOut> left_out = {};           // none: the folder has all parameters
   std::string program = {};  // what the program that trains keeps for itself: any text
   std::vector<ManifestFile> files = {};
 

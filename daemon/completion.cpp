@@ -116,10 +116,23 @@ void JobWork::skip_step(const StepWork& work) {
   complete_step(work);
 }
 
+void JobWork::tell_updates() {
+  if (!options_.shape.tells_updates()) return;
+  for (const RankMemory& rank : options_.ranks) {
+    shm::UpdateCount* const counts = rank.memory->update_counts();
+    for (uint32_t i = 0; i < options_.shape.n_parameters; ++i) {
+      // Relaxed: finished_step releases it, or the answer to who asked for a load.
+      counts[i].store(static_cast<uint32_t>(options_.updates->updates(i)),
+                      std::memory_order_relaxed);
+    }
+  }
+}
+
 void JobWork::complete_step(const StepWork& work) {
   const uint32_t step = work.step;
   update_ns_ = worked_ns_;
   worked_ns_ = 0;
+  tell_updates();
   for (const RankMemory& rank : options_.ranks) {
     shm::UpdateResult& result = rank.memory->update_result(step);
     result.step = step;

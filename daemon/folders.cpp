@@ -153,6 +153,7 @@ Status Job::check_load(const Session& session, const checkpoints::Details& detai
 
 void Job::begin_restore() {
   drop_early(/*all=*/true);
+  left_out_.reset();
   restoring_->slots = slots_;
   log_info("load_begun", "job='{}' folder='{}'", options_.name, restoring_->path);
   ports_.start_restore(*this, restoring_);
@@ -173,6 +174,7 @@ void Job::restore_over() {
     for (uint32_t i = 0; restoring->states && i < options_.shape.n_parameters; ++i) {
       updates_->set_updates(i, restoring->updates[i]);
     }
+    work_->tell_updates();
     log_info("loaded", "job='{}' seconds={:.2f} folder='{}' step={} bytes={}", options_.name,
              seconds_since(phase_since_ns_), restoring->path, outcome.step, outcome.bytes);
   } else {

@@ -311,7 +311,6 @@ class Job {
   void drop_asked(const Status& why);
   Holds look_at_saves();
   void begin_save();
-  checkpoints::Manifest manifest_of(const Saving& saving) const;
   void begin_restore();
   void hear(Session& session, uint32_t number, const Status& status);
   void end_request(Session& session, uint32_t number, const Status& status,
@@ -384,8 +383,10 @@ class Job {
   JobStatistics statistics_;
 
   std::optional<SaveAsked> asked_;
-  std::optional<SaveRefused> refused_;            // the last of one rank's
-  std::shared_ptr<Saving> saving_;                // null: none is under way
+  std::optional<SaveRefused> refused_;  // the last of one rank's
+  std::optional<checkpoints::LeftOut>
+      left_out_;                    // empty: no save has told, or loads have changed it
+  std::shared_ptr<Saving> saving_;  // null: none is under way
   std::vector<std::shared_ptr<Saving>> retired_;  // over, while workers have work of its time
   std::shared_ptr<Restoring> restoring_;          // null: none is asked for
   bool announced_ = false;  // the fault: before the job is over, where a save goes on

@@ -69,6 +69,8 @@ class JobWork {
   void publish_params(std::span<const uint32_t> chunks, uint32_t step);
   // Publishes the step. For the event loop where there is no chunk whose completion would.
   void complete_step(const StepWork& step);
+  // Publishes how often each parameter has been updated, where ranks do not know.
+  void tell_updates();
   // Publishes the step with all chunks as they are.
   void skip_step(const StepWork& step);
   // Worked on the last step that was completed.

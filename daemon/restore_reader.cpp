@@ -4,8 +4,11 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "base/log.h"
+#include "base/units.h"
 #include "checkpoint/load_plan.h"
 #include "checkpoint/stored_folder.h"
+#include "daemon/left_out.h"
 #include "daemon/saving.h"
 #include "optim_cpu/master.h"
 
@@ -88,6 +91,11 @@ class States final : public checkpoints::StateSink {
       }
       case StateKind::kParam:
       case StateKind::kMaster: {
+        // Nothing that arithmetic could change: bits that are a NaN may mean something else.
+        if (to.frozen && range.dtype->name == checkpoints::dtype_of(type_).name) {
+          std::memcpy(to.memory->param(to.slot, to.at), bytes, to.numel * element_bytes(type_));
+          return;
+        }
         float values[kPieceNumel];
         optim::read_values(range.dtype->name, bytes, to.numel, values);
         float unused[kPieceNumel];  // nobody keeps masters of frozen parameters
@@ -104,6 +112,28 @@ class States final : public checkpoints::StateSink {
   const ComputeType type_;
 };
 
+// The folder was written beside what the job has. Of several nodes each has a part, of which the
+// hash says nothing.
+Status check_left_out(const Restoring& restoring, const checkpoints::LeftOut& stored) {
+  if (restoring.ranks.size() != restoring.shape.ranks) {
+    log_warn("left_out_not_compared",
+             "folder='{}' why=\"of several nodes each has a part of what is not trained\"",
+             restoring.path);
+    return Status();
+  }
+  const std::optional<checkpoints::LeftOut> here =
+      left_out_of(restoring.shape, restoring.places, restoring.slots, restoring.ranks,
+                  restoring.progress.cancelled);
+  if (!here) return error(Code::kUnavailable, "the load was broken off");
+  if (*here == stored) return Status();
+  return error(Code::kBadInput,
+               "{}: it was saved without what is not trained, {} parameters of {} with the hash "
+               "{:016x}, and this model has {} of {} with {:016x}: build it from the same base, in "
+               "the same type (Options::dtype)",
+               restoring.path, stored.parameters, format_bytes(stored.bytes), stored.hash,
+               here->parameters, format_bytes(here->bytes), here->hash);
+}
+
 Status read_into(Restoring& restoring) {
   const Result<checkpoints::StoredFolder> folder =
       checkpoints::open_stored_folder(restoring.folder.get(), restoring.path);
@@ -111,6 +141,8 @@ Status read_into(Restoring& restoring) {
   const Result<checkpoints::LoadPlan> plan = checkpoints::plan_load(
       *folder, restoring.wanted, {.states = restoring.states, .ignored = restoring.ignored});
   if (!plan.ok()) return plan.status();
+  if (plan->left_out > 0)
+    ELIXIR_RETURN_IF_ERROR(check_left_out(restoring, *folder->manifest->left_out));
   restoring.bytes.store(plan->bytes, std::memory_order_relaxed);
   if (folder->manifest) {
     restoring.step = folder->manifest->step;

@@ -1,5 +1,9 @@
 #include "daemon/save_parts.h"
 
+#include <unistd.h>
+
+#include <cerrno>
+
 #include "shm/parameter_table.h"
 
 namespace elixir::daemon {
@@ -26,6 +30,21 @@ std::vector<std::vector<PlannedPart>> parts_by_chunk(
     }
   }
   return chunks;
+}
+
+Status read_staged(std::span<SavePart> parts) {
+  for (SavePart& part : parts) {
+    std::span<std::byte> left(part.image);
+    while (!left.empty()) {
+      const ssize_t got = ::pread(part.staging.get(), left.data(), left.size(),
+                                  static_cast<off_t>(part.image.size() - left.size()));
+      if (got < 0 && errno == EINTR) continue;
+      if (got < 0) return errno_status(Code::kInternal, "reading a rank's staging memory");
+      if (got == 0) return error(Code::kProtocol, "a rank's staging memory ends too early");
+      left = left.subspan(static_cast<size_t>(got));
+    }
+  }
+  return Status();
 }
 
 }  // namespace elixir::daemon

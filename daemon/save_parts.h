@@ -4,7 +4,9 @@
 #include <span>
 #include <vector>
 
+#include "base/status.h"
 #include "checkpoint/file_plan.h"
+#include "daemon/saving.h"
 #include "shm/shape.h"
 
 namespace elixir::daemon {
@@ -22,5 +24,9 @@ struct PlannedPart {
 std::vector<std::vector<PlannedPart>> parts_by_chunk(
     const checkpoints::FilePlan& plan, std::span<const checkpoints::SavedParameter> parameters,
     const shm::Shape& shape);
+
+// What ranks have staged, into their images: copied, not mapped, for a trainer can take its pages
+// back. One chunk is staged at a time.
+Status read_staged(std::span<SavePart> parts);
 
 }  // namespace elixir::daemon

@@ -20,6 +20,7 @@
 #include "checkpoint/file_plan.h"
 #include "checkpoint/folder_calls.h"
 #include "checkpoint/new_folder.h"
+#include "daemon/left_out.h"
 #include "daemon/pace.h"
 #include "daemon/save_parts.h"
 #include "daemon/saving.h"
@@ -95,10 +96,13 @@ class Writer {
 
   Status begin() {
     std::vector<checkpoints::ExtraTensor> extras(details().extras.begin(), details().extras.end());
-    Result<FilePlan> plan = checkpoints::plan_files(
-        saving_.parameters, extras,
-        {.type = saving_.shape.type, .optimizer_states = saving_.manifest.optimizer_states});
+    Result<FilePlan> plan =
+        checkpoints::plan_files(saving_.parameters, extras,
+                                {.type = saving_.shape.type,
+                                 .optimizer_states = saving_.manifest.optimizer_states,
+                                 .frozen = !saving_.manifest.left_out.has_value()});
     if (!plan.ok()) return plan.status();
+    ELIXIR_RETURN_IF_ERROR(note_left_out());
     plan_ = std::move(*plan);
     chunks_ = parts_by_chunk(plan_, saving_.parameters, saving_.shape);
     saving_.bytes.store(plan_.bytes, std::memory_order_relaxed);
@@ -119,6 +123,15 @@ class Writer {
       ELIXIR_RETURN_IF_ERROR(write_run(std::move(header)));
     }
     return Status();
+  }
+
+  // Once in a run: nothing changes them, but a load.
+  Status note_left_out() {
+    std::optional<checkpoints::LeftOut>& left_out = saving_.manifest.left_out;
+    if (!left_out || left_out->parameters > 0) return Status();
+    left_out =
+        left_out_of(saving_.shape, saving_.places, saving_.slots, saving_.ranks, saving_.cancelled);
+    return left_out ? Status() : error(Code::kUnavailable, "the save was broken off");
   }
 
   const checkpoints::Details& details() const { return saving_.parts[0].details; }
@@ -161,7 +174,7 @@ class Writer {
   }
 
   Status write_chunk(const Snapshot::Item& item, InHand& hand) {
-    if (saving_.shape.on_gpu(item.chunk)) ELIXIR_RETURN_IF_ERROR(read_staged());
+    if (saving_.shape.on_gpu(item.chunk)) ELIXIR_RETURN_IF_ERROR(read_staged(saving_.parts));
     Run run;
     uint64_t end = 0;
     for (const PlannedPart& part : chunks_[item.chunk]) {
@@ -174,22 +187,6 @@ class Writer {
       end = part.offset + part.bytes;
     }
     return run.parts.empty() ? Status() : write_run(std::move(run), &hand);
-  }
-
-  // Copied, not mapped: a trainer can take its pages back. One chunk is staged at a time.
-  Status read_staged() const {
-    for (SavePart& part : saving_.parts) {
-      std::span<std::byte> left(part.image);
-      while (!left.empty()) {
-        const ssize_t got = ::pread(part.staging.get(), left.data(), left.size(),
-                                    static_cast<off_t>(part.image.size() - left.size()));
-        if (got < 0 && errno == EINTR) continue;
-        if (got < 0) return errno_status(Code::kInternal, "reading a rank's staging memory");
-        if (got == 0) return error(Code::kProtocol, "a rank's staging memory ends too early");
-        left = left.subspan(static_cast<size_t>(got));
-      }
-    }
-    return Status();
   }
 
   // What each rank keeps of the array, in the order of elements.

@@ -12,6 +12,28 @@
 
 namespace elixir::daemon {
 
+namespace {
+
+// What elixird knows of it, beside what rank 0 has told.
+void complete_manifest(Saving& saving, uint64_t applied,
+                       const std::optional<checkpoints::LeftOut>& left_out) {
+  checkpoints::Manifest& manifest = saving.manifest;
+  manifest = saving.parts[0].details.manifest;
+  manifest.files.clear();
+  manifest.updates_of.clear();
+  manifest.updates = applied;
+  manifest.type = saving.shape.type;
+  manifest.ranks = saving.shape.ranks;
+  if (manifest.left_out) manifest.left_out = left_out.value_or(checkpoints::LeftOut());
+  for (uint32_t i = 0; i < saving.updates.size(); ++i) {
+    if (saving.updates[i] != applied) {
+      manifest.updates_of[saving.places[i].name] = saving.updates[i];
+    }
+  }
+}
+
+}  // namespace
+
 bool SaveAsked::complete() const {
   return std::all_of(parts.begin(), parts.end(), [](const auto& part) { return part.has_value(); });
 }
@@ -189,8 +211,10 @@ void Job::begin_save() {
                               : staged == details.updates.end() ? applied_
                                                                 : staged->second);
   }
-  saving->manifest = manifest_of(*saving);
-  std::vector<Snapshot::Rank> ranks;
+  saving->places = options_.places;
+  complete_manifest(*saving, applied_, left_out_);
+  saving->slots = slots_;
+  std::vector<Snapshot::Rank>& ranks = saving->ranks;
   for (const auto& session : sessions_) {
     SavePart& part = saving->parts[session->local_rank];
     if (part.staging.valid()) part.image.resize(options_.shape.image_bytes());
@@ -199,8 +223,7 @@ void Job::begin_save() {
   const uint64_t quarter =
       options_.shape.image_bytes() * options_.shape.first_swing() * local_ranks() / 4;
   const uint64_t shadow_bytes = std::min(details.shadow_bytes.value_or(quarter), free_bytes);
-  saving->snapshot =
-      std::make_shared<Snapshot>(options_.shape, slots_, std::move(ranks), shadow_bytes);
+  saving->snapshot = std::make_shared<Snapshot>(options_.shape, slots_, ranks, shadow_bytes);
   saving->begin_ns = monotonic_ns();
   saving_ = std::move(saving);
   log_info("save_begun", "job='{}' folder={} step={} shadow_bytes={}", options_.name, saving_->name,
@@ -211,20 +234,6 @@ void Job::begin_save() {
     ELIXIR_CHECK(awaited, "a save begins without awaiting the first chunk of rank {}", rank);
   }
   ports_.start_save(*this, saving_);
-}
-
-checkpoints::Manifest Job::manifest_of(const Saving& saving) const {
-  checkpoints::Manifest manifest = saving.parts[0].details.manifest;
-  manifest.files.clear();
-  manifest.updates_of.clear();
-  manifest.updates = applied_;
-  manifest.type = options_.shape.type;
-  manifest.ranks = options_.shape.ranks;
-  for (uint32_t i = 0; i < saving.updates.size(); ++i) {
-    if (saving.updates[i] == applied_) continue;
-    manifest.updates_of[options_.places[i].name] = saving.updates[i];
-  }
-  return manifest;
 }
 
 Status Job::staged_chunk(const Session& session, const shm::StagedChunk& message) {
@@ -322,6 +331,7 @@ void Job::save_over() {
   const double stall_ms = static_cast<double>(saving->stall_ns) * 1e-6;
   if (saving->status.ok()) {
     ++saves_.published;
+    if (saving->manifest.left_out) left_out_ = saving->manifest.left_out;
     saves_.step_last = outcome.step;
     saves_.write_s_last = write_s;
     saves_.stall_ms_last = stall_ms;

@@ -114,6 +114,10 @@ class SessionMemory {
     return reinterpret_cast<shm::SwingParameter*>(control_.data() +
                                                   shape_.swing_parameters_offset())[parameter];
   }
+  // By trained parameter. REQUIRES: Shape::tells_updates().
+  shm::UpdateCount* update_counts() const {
+    return reinterpret_cast<shm::UpdateCount*>(control_.data() + shape_.update_counts_offset());
+  }
 
   // Element `at` of this rank's shard of the chunk that lies in a slot (StateSlots), in each array.
   std::byte* param(uint32_t slot, uint64_t at) const {

@@ -27,6 +27,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -264,6 +265,7 @@ class Copy:
             command = without_randomisation() + command
             environment['TSAN_OPTIONS'] = 'halt_on_error=1 ' + environment.get('TSAN_OPTIONS', '')
         done = run(command, self.build_folder(preset), TEST_LIMIT_S, environment)
+        end_programs_of(self.build_folder(preset))
         if which and done.returncode == 0 and ' 0 tests from ' in done.stdout:
             return [f'{test}: there is no such test']
         return [] if done.returncode == 0 else failures(program, done)
@@ -283,6 +285,16 @@ def run(command, folder, limit_s, environment=None):
                                            done.stdout.decode(errors='replace'))
     except subprocess.TimeoutExpired as late:
         return subprocess.CompletedProcess(command, 124, (late.stdout or b'').decode(errors='replace'))
+
+
+def end_programs_of(folder):
+    """What a test that failed has left: elixird, or trainers that nobody waits for any more."""
+    for process in glob.glob('/proc/[0-9]*'):
+        try:
+            if os.readlink(os.path.join(process, 'exe')).startswith(os.path.join(folder, '')):
+                os.kill(int(os.path.basename(process)), signal.SIGKILL)
+        except (FileNotFoundError, PermissionError, ProcessLookupError):
+            continue  # it ended, or is another user's, or has no program
 
 
 def without_randomisation():

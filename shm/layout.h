@@ -7,7 +7,8 @@
 //   control   ControlHeader, then kStepRing each of StepRecord, StepResult and UpdateResult, then
 //             kFolderRing FolderResults, then n_grad_slots each of GradRecord and ChunkRecord, then
 //             n_swing_chunks SwingRecords and, where there are any, n_parameters SwingParameters,
-//             then GradGroup[kStepRing][n_parameters]
+//             then, where ranks do not know by themselves (Shape::tells_updates), n_parameters
+//             UpdateCounts, then GradGroup[kStepRing][n_parameters]
 //   grads     n_grad_slots grad slots, of whole chunks or of shards        (written by the trainer)
 //   params    Shape::n_param_slots param slots of shards                   (written by elixird)
 //   state     redo records, then masters and moments, slot by slot          (written by elixird)
@@ -31,8 +32,8 @@ inline constexpr uint64_t kControlMagic = 0x4c52544358494c45;  // "ELIXCTRL", li
 
 // Raise it when any struct or constant of this file, of shm/shape.h or of shm/messages.h changes;
 // then scripts/versions.py --store.
-inline constexpr uint32_t kLayoutVersion = 17;
-// versions.py: version 17, f6ecb1a6c66cc9c8
+inline constexpr uint32_t kLayoutVersion = 18;
+// versions.py: version 18, c4d83c809a61cc2f
 
 // Steps whose records are kept. A trainer is never more than two steps ahead of elixird.
 inline constexpr uint32_t kStepRing = 8;
@@ -291,5 +292,9 @@ struct SwingParameter {
   std::atomic<uint32_t> group, updates;
 };
 static_assert(sizeof(SwingParameter) == 8);
+
+// How often a trained parameter has been updated, whichever rank had its gradients. Written by
+// elixird before it stores finished_step, which releases it, and when states have been loaded.
+using UpdateCount = std::atomic<uint32_t>;
 
 }  // namespace elixir::shm

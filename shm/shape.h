@@ -116,6 +116,9 @@ struct Shape {
     return std::max(shard_gradients() * shard_bytes(), shard_numel() * sizeof(float));
   }
 
+  // Each rank knows of its own gradients alone, and elixird of all.
+  bool tells_updates() const { return exchange == Exchange::kHost && ranks > 1; }
+
   // On the device: a block holds a chunk as the exchange fills it, with collectives shard by shard.
   uint64_t block_bytes() const {
     return (exchange == Exchange::kHost ? chunk_numel : gathered_numel()) * element_bytes(type);
@@ -151,9 +154,13 @@ struct Shape {
   uint64_t swing_parameters_offset() const {
     return round_up(swing_records_offset() + n_swing_chunks * sizeof(SwingRecord), kCacheLine);
   }
-  uint64_t grad_groups_offset(uint32_t step) const {
+  uint64_t update_counts_offset() const {
     const uint64_t told = n_swing_chunks > 0 ? n_parameters * sizeof(SwingParameter) : 0;
-    return round_up(swing_parameters_offset() + told, kCacheLine) +
+    return round_up(swing_parameters_offset() + told, kCacheLine);
+  }
+  uint64_t grad_groups_offset(uint32_t step) const {
+    const uint64_t told = tells_updates() ? n_parameters * sizeof(UpdateCount) : 0;
+    return round_up(update_counts_offset() + told, kCacheLine) +
            step % kStepRing * round_up(n_parameters, kCacheLine);
   }
   uint64_t control_bytes() const {

@@ -55,6 +55,7 @@ class CudaDevice final : public Device {
 
   // Refuses a stream that is being captured.
   void begin_operator(const char* name) override;
+  void end_operator() override { (void)compute_stream(); }
 
   bool runs_behind_host() const override { return true; }
   void operators_run() override;

@@ -110,7 +110,8 @@ class Device {
   // An operator that reads parameters is about to be enqueued. Throws kInvalidArgument where it
   // cannot be: into a CUDA graph that is being captured.
   virtual void begin_operator(const char* name) { (void)name; }
-  // It has been enqueued: where a HostDevice that plays a slower device takes its time.
+  // It has been enqueued, by the calling thread, and what comes on kCompute is behind it. Where a
+  // HostDevice that plays a slower device takes its time.
   virtual void end_operator() {}
 
   // ---- when operators ran, where that is not when the host enqueued them ----

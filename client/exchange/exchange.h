@@ -38,9 +38,10 @@ class Exchange {
   // ---- before step 1, and after the last; all ranks ----
 
   // Rank 0's FP32 values of the chunk (Shape::gathered_numel of them, zero where no parameter is)
-  // become everyone's initial weights, in two calls for every chunk. hand_out: the frozen chunks,
-  // then the others, ascending; brings this rank what it keeps, in `values`, whatever they held on
-  // another rank than 0.
+  // become everyone's initial weights, in two calls for every chunk. Of a frozen chunk they are
+  // words of 32 bits, a 16-bit type's in the upper half, whose bits nothing changes. hand_out: the
+  // frozen chunks, then the others, ascending; brings this rank what it keeps, in `values`,
+  // whatever they held on another rank than 0.
   virtual void hand_out(uint32_t chunk, float* values) = 0;
   // Then, with the same values: returns when elixird has taken them. Any thread, several chunks at
   // a time; with frozen ones, at most Shape::n_grad_slots() that follow one another.

@@ -14,6 +14,9 @@ namespace elixir {
 // The same on all ranks, but for files and program, which rank 0 gives, and rank_state.
 struct SaveOptions {
   bool optimizer_states = true;  // false: the model alone, as Hugging Face has it
+  // false: without parameters that are not trained, the base of an adapter. What it is loaded into
+  // must have the same: the folder keeps a hash of them, which is compared.
+  bool frozen = true;
   // Host memory for copies of what an update is about to change, while training goes on; where it
   // is full, updates wait. Empty: elixird's choice.
   std::optional<uint64_t> shadow_bytes = {};

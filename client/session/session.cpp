@@ -9,7 +9,6 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/log.h"
-#include "optim_cpu/master.h"
 #include "shm/futex.h"
 #include "shm/load_part.h"
 #include "shm/messages.h"
@@ -93,7 +92,7 @@ Status Session::load_chunk(uint32_t chunk, const float* values) {
   const uint64_t numel = shape_.grad_slot_numel();
   std::byte* const slot = grad_slot(shape_.load_slot(chunk));
   if (shape_.frozen(chunk)) {
-    put_frozen(values, slot);
+    shm::put_part(values, numel, shm::load_parts(shape_.type).front(), slot);
     ELIXIR_RETURN_IF_ERROR(load_part(chunk, shm::LoadPart::kWhole));
   } else {
     for (const shm::LoadPart part : shm::load_parts(shape_.type)) {
@@ -104,16 +103,6 @@ Status Session::load_chunk(uint32_t chunk, const float* values) {
   // What lies between parameters must count as a zero gradient from the first step on.
   std::memset(slot, 0, numel * element_bytes(shape_.type));
   return Status();
-}
-
-void Session::put_frozen(const float* values, std::byte* slot) const {
-  constexpr uint64_t kPieceNumel = 4096;
-  float masters[kPieceNumel];  // nobody keeps them
-  for (uint64_t at = 0; at < shape_.grad_slot_numel(); at += kPieceNumel) {
-    optim::load_master(
-        shape_.type, values + at, std::min(kPieceNumel, shape_.grad_slot_numel() - at),
-        slot + at * element_bytes(shape_.type), reinterpret_cast<std::byte*>(masters));
-  }
 }
 
 // The slot holds it; returns when elixird has taken it.
@@ -264,6 +253,13 @@ std::span<shm::GradGroup> Session::grad_groups(uint32_t step) const {
   auto* const groups =
       reinterpret_cast<shm::GradGroup*>(control_->data() + shape_.grad_groups_offset(step));
   return {groups, shape_.n_parameters};
+}
+
+std::span<const shm::UpdateCount> Session::update_counts() const {
+  ELIXIR_CHECK(shape_.tells_updates(), "elixird tells no counts to {} ranks", shape_.ranks);
+  const auto* const counts = reinterpret_cast<const shm::UpdateCount*>(
+      control_->data() + shape_.update_counts_offset());
+  return {counts, shape_.n_parameters};
 }
 
 void Session::say_gradient(uint32_t step, uint32_t parameter, uint32_t group) {

@@ -89,8 +89,8 @@ class Session {
 
   // Before step 1, once for every chunk placed on the CPU and every frozen one, and again while all
   // posted steps are finished, between two await_loaded() of every rank: FP32 initial values
-  // of what a grad slot covers, grad_slot_numel of them; a frozen chunk keeps them rounded to the
-  // compute type. Host exchange: rank 0 alone, for all. Any thread, several chunks of different
+  // of what a grad slot covers, grad_slot_numel of them; of a frozen chunk words (exchange.h), whose
+  // bytes it keeps. Host exchange: rank 0 alone, for all. Any thread, several chunks of different
   // Shape::load_slot at a time.
   Status load_chunk(uint32_t chunk, const float* values);
   // Every rank: waits until all that is to be loaded is, and all ranks are here. `call`: what the
@@ -103,6 +103,9 @@ class Session {
   std::span<shm::GradGroup> grad_groups(uint32_t step) const;
   void say_gradient(uint32_t step, uint32_t parameter, uint32_t group);
   void forget_gradients(uint32_t step);
+  // How often each trained parameter has been updated through step finished_step. REQUIRES:
+  // Shape::tells_updates().
+  std::span<const shm::UpdateCount> update_counts() const;
   // With `immediate`, before the first gradient of record.step is published: its hyperparameters.
   void open_step(const shm::StepRecord& record);
   // Hop 2. The chunk's gradients of this micro-step of a step lie in its grad slot.
@@ -243,7 +246,6 @@ class Session {
   Status ring(const Message& doorbell);
   Status ring_grads(uint32_t chunk);
   Status end_of_file_status() const;
-  void put_frozen(const float* values, std::byte* slot) const;
   std::string other_ranks() const;
   Status load_part(uint32_t chunk, shm::LoadPart part);
   // The limit of a wait: request_timeout_s from the moment on when it is for elixird alone, which

@@ -34,7 +34,7 @@ Status Session::broadcast(std::span<std::byte> bytes) {
         ELIXIR_RETURN_IF_ERROR(wait_word({header_of(rank).read, unseen, number - 1,
                                           "another rank to take rank 0's buffers", kOtherRanks}));
       }
-      std::memcpy(&mine + 1, piece.data(), piece.size());
+      std::memcpy(static_cast<void*>(&mine + 1), piece.data(), piece.size());
       // Release: the bytes above; pairs with the acquire in reached(), of the other ranks.
       mine.written.store(number, std::memory_order_release);
       shm::futex_wake_all(mine.written);

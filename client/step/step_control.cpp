@@ -188,8 +188,12 @@ void StepControl::count_updates(Session& session, uint32_t up_to) {
   }
 }
 
-const std::vector<uint64_t>& StepControl::updates(Session& session) {
+std::vector<uint64_t> StepControl::updates(Session& session) {
   count_updates(session, step_);
+  if (session.shape().tells_updates()) {
+    const auto counts = session.update_counts();
+    return {counts.begin(), counts.end()};
+  }
   updates_.resize(session.shape().n_parameters);
   return updates_;
 }

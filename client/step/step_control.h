@@ -78,8 +78,8 @@ class StepControl {
   };
   ScaleState scale_state(Session& session);
   // By trained parameter, how often it has been updated: in steps that were not skipped, with a
-  // gradient of this rank's or, with the collective exchange, of any.
-  const std::vector<uint64_t>& updates(Session& session);
+  // gradient of any rank's.
+  std::vector<uint64_t> updates(Session& session);
   // A dynamic scale goes on from there; a constant one stays.
   void set_scale_state(const ScaleState& state);
   void set_updates(std::vector<uint64_t> updates);

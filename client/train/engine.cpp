@@ -1,11 +1,12 @@
 #include "client/train/engine.h"
 
-#include <ATen/core/Tensor.h>
+#include <ATen/Functions.h>
 
 #include <limits>
 
 #include "base/check.h"
 #include "base/log.h"
+#include "client/tensors/resolved.h"
 #include "client/train/weights.h"
 
 namespace elixir {
@@ -71,6 +72,7 @@ void Engine::take_times() {
 
 Roofline Engine::roofline(uint32_t step) {
   throw_in_child("roofline()");
+  const MutexLock lock(mutex_);
   take_times();
   const Roofline& kept = rooflines_[step % kKeptRooflines];
   return kept.step == step ? kept : Roofline{};
@@ -88,13 +90,31 @@ void Engine::step(const at::Tensor& loss) {
   }
   // From another device torch brings it, which waits.
   if (loss.is_cpu() || loss.device() != torch_device(*device_)) return step(loss.item<double>());
-  throw_if_failed();
-  end_step(std::numeric_limits<double>::quiet_NaN(), losses_.bring(control_.step() + 1, loss));
+  throw_in_child("step()");
+  const at::Tensor value = StepLosses::number(loss);  // not under the mutex: by operators
+  const double* late_loss = nullptr;
+  {
+    const MutexLock lock(mutex_);
+    throw_if_failed();
+    late_loss = losses_.bring(control_.step() + 1, value);
+  }
+  end_step(std::numeric_limits<double>::quiet_NaN(), late_loss);
 }
 
 at::Tensor Engine::to_device(const at::Tensor& values) {
   throw_in_child("to_device()");
-  return inputs_.upload(values);
+  const c10::Device device = torch_device(*device_);
+  if (values.device() == device) return values;
+  if (!values.is_cpu()) return values.to(device);
+  // Not under the mutex: what shares memory with a parameter is gathered.
+  const at::Tensor plain = resolved(values.detach());
+  const at::Tensor dense = plain.is_non_overlapping_and_dense() ? plain : plain.contiguous();
+  const at::Tensor uploaded =
+      at::empty_strided(dense.sizes(), dense.strides(), dense.options().device(device));
+  const MutexLock lock(mutex_);
+  inputs_.upload(static_cast<std::byte*>(uploaded.mutable_data_ptr()), dense.const_data_ptr(),
+                 dense.nbytes());
+  return uploaded;
 }
 
 void Engine::require_outside_operators(MutexLock& lock) {
@@ -108,7 +128,7 @@ void Engine::require_outside_operators(MutexLock& lock) {
 // `late_loss`: null, or where the loss will be when all that is enqueued on kDownload is done.
 void Engine::end_step(double loss, const double* late_loss) {
   throw_in_child("step()");
-  if (taken_->size() == 0) {
+  if (n_trained() == 0) {
     throw Error(error(Code::kInvalidArgument,
                       "step() of a model of which no parameter requires gradients: there is "
                       "nothing to train"));
@@ -172,7 +192,7 @@ void Engine::end_step(double loss, const double* late_loss) {
 // updates cannot be run backward. Of several ranks any may have had the gradient.
 void Engine::bump_versions() {
   const auto groups = session_->grad_groups(control_.step());
-  for (uint32_t i = 0; i < taken_->size(); ++i) {
+  for (uint32_t i = 0; i < n_trained(); ++i) {
     const bool updated = environment_.world_size > 1 ||
                          groups[i].load(std::memory_order_relaxed) != shm::kNoGradient;
     if (updated) parameters_[i].tensor.unsafeGetTensorImpl()->bump_version();

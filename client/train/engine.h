@@ -27,6 +27,7 @@
 #include "client/plan/run_plan.h"
 #include "client/rcache/rcache.h"
 #include "client/session/session.h"
+#include "client/step/input_upload.h"
 #include "client/step/step_control.h"
 #include "client/step/step_meter.h"
 #include "client/step/step_trace.h"
@@ -34,7 +35,6 @@
 #include "client/torch_device/make_device.h"
 #include "client/torch_device/torch_stream.h"
 #include "client/train/grad_offload.h"
-#include "client/train/input_upload.h"
 #include "client/train/module_parameters.h"
 #include "client/train/operator_gate.h"
 #include "client/train/save_place.h"
@@ -128,66 +128,72 @@ class Engine final : public ChunkSource {
   void attach(const Options& options);
   std::optional<StoredRun> stored_run(const ModelParts& model, const Options& options) const;
   RunToLoad run_to_load(std::vector<NamedTensor> rest, bool states) const;
-  void load_run(const StoredRun& run, CollectiveKind call, uint32_t threads);
+  void load_run(const StoredRun& run, CollectiveKind call, uint32_t threads)
+      ELIXIR_REQUIRES(mutex_);
   void go_on_from(const StoredRun& run);
   void say_other_hyperparameters(const checkpoints::Manifest& manifest) const;
   checkpoints::Details save_details(const SaveOptions& options);
   checkpoints::Manifest manifest_of(const SaveOptions& options);
   std::vector<checkpoints::ExtraValues> extras() const;
-  void stage_device_chunks(uint32_t request, shm::Segment& staging);
-  void look_at_saves();
-  void end_saves();
+  void stage_device_chunks(uint32_t request, shm::Segment& staging) ELIXIR_REQUIRES(mutex_);
+  void look_at_saves() ELIXIR_REQUIRES(mutex_);
+  void end_saves() ELIXIR_REQUIRES(mutex_);
   std::vector<shm::ParameterPlace> trained_places() const;
   void make_views();
   void hook_gradients();
   void unhook_gradients();
   void summarise();
-  void forget_gathered();
+  void forget_gathered() ELIXIR_REQUIRES(mutex_);
+  uint32_t n_trained() const { return run_plan_.shape.n_parameters; }
   bool has_own_block(uint32_t chunk) const { return own_blocks_[chunk] != nullptr; }
   void take_gradient(uint32_t parameter);
   bool take_out(uint32_t parameter, at::Tensor* grad);
-  void take(uint32_t parameter, const at::Tensor& grad);
-  void require_none_lost() const;
+  void take(uint32_t parameter, const at::Tensor& grad) ELIXIR_REQUIRES(mutex_);
+  void require_none_lost() const ELIXIR_REQUIRES(mutex_);
   // What no hook has told of a step's gradients.
   struct Assigned {
     bool dropped = false;  // by another's zero_grad(), all that had come
     std::vector<std::pair<uint32_t, at::Tensor>> gradients = {};  // given by hand
   };
   Assigned assigned_gradients();
+  at::Tensor take_assigned(uint32_t parameter);
   at::Tensor checked(uint32_t parameter, const at::Tensor& grad) const;
-  void take_zeroed();
-  void check_all_have_gradients() const;
-  void drop_gradients();
-  void pin(std::span<const uint32_t> chunks, const char* operator_name, MutexLock& lock);
-  bool acquire_all(std::span<const uint32_t> chunks);
-  bool acquire_one(uint32_t chunk);
-  void release_one(uint32_t chunk) noexcept;
-  void throw_if_failed() const;
-  void await_operators(const char* who, MutexLock& lock);
-  void require_outside_operators(MutexLock& lock);
+  void take_zeroed() ELIXIR_REQUIRES(mutex_);
+  void check_all_have_gradients() const ELIXIR_REQUIRES(mutex_);
+  void drop_gradients() ELIXIR_REQUIRES(mutex_);
+  void pin(std::span<const uint32_t> chunks, const char* operator_name, MutexLock& lock)
+      ELIXIR_REQUIRES(mutex_);
+  void unpin(std::span<const uint32_t> chunks) noexcept ELIXIR_REQUIRES(mutex_);
+  bool acquire_all(std::span<const uint32_t> chunks) ELIXIR_REQUIRES(mutex_);
+  bool acquire_one(uint32_t chunk) ELIXIR_REQUIRES(mutex_);
+  void release_one(uint32_t chunk) noexcept ELIXIR_REQUIRES(mutex_);
+  void throw_if_failed() const ELIXIR_REQUIRES(mutex_);
+  void await_operators(const char* who, MutexLock& lock) ELIXIR_REQUIRES(mutex_);
+  void require_outside_operators(MutexLock& lock) ELIXIR_REQUIRES(mutex_);
   uint32_t index_of(const at::Tensor& parameter, const char* who) const;
-  void require_between_steps(const char* who) const;
-  void keep(uint32_t parameter, const at::Tensor& grad);
+  void require_between_steps(const char* who) const ELIXIR_REQUIRES(mutex_);
+  void keep(uint32_t parameter, const at::Tensor& grad) ELIXIR_REQUIRES(mutex_);
   void read_chunk(uint32_t chunk, std::vector<float>& values);
-  void forget(uint32_t chunk);
+  void forget(uint32_t chunk) ELIXIR_REQUIRES(mutex_);
   void throw_in_child(const char* operator_name) const;
-  void finish();
+  void finish() ELIXIR_REQUIRES(mutex_);
   void allocate_blocks();
   bool ready(uint32_t chunk);
-  void fill(uint32_t chunk, const RCache::Placement& placement);
-  void gather(uint32_t first, const Block& block);
-  [[noreturn]] void throw_no_room(std::span<const uint32_t> chunks, const char* operator_name);
-  void prefetch();
-  void open_step();
-  void apply_device_update();
-  void end_rcache_step();
-  void bump_versions();
+  void fill(uint32_t chunk, const RCache::Placement& placement) ELIXIR_REQUIRES(mutex_);
+  void gather(uint32_t first, const Block& block) ELIXIR_REQUIRES(mutex_);
+  [[noreturn]] void throw_no_room(std::span<const uint32_t> chunks, const char* operator_name)
+      ELIXIR_REQUIRES(mutex_);
+  void prefetch() ELIXIR_REQUIRES(mutex_);
+  void open_step() ELIXIR_REQUIRES(mutex_);
+  void apply_device_update() ELIXIR_REQUIRES(mutex_);
+  void end_rcache_step() ELIXIR_REQUIRES(mutex_);
+  void bump_versions() ELIXIR_REQUIRES(mutex_);
   void check_views() const;
   bool has_its_view(uint32_t parameter) const;
-  void warn_of_old_gradients();
+  void warn_of_old_gradients() ELIXIR_REQUIRES(mutex_);
   void end_step(double loss, const double* late_loss);
-  void add_stats(shm::StepRecord& record);
-  void take_times();
+  void add_stats(shm::StepRecord& record) ELIXIR_REQUIRES(mutex_);
+  void take_times() ELIXIR_REQUIRES(mutex_);
 
   // Constant after construction.
   const uint32_t forks_ = forks();
@@ -218,46 +224,51 @@ class Engine final : public ChunkSource {
   PlacedDevice placed_device_;
   Device* const device_;
   ConnectedRanks ranks_;  // empty: the host exchange
-  StepLosses losses_;
-  InputUpload inputs_;
+  StepLosses losses_ ELIXIR_GUARDED_BY(mutex_);
+  InputUpload inputs_ ELIXIR_GUARDED_BY(mutex_);
   std::unique_ptr<Session> session_;
   std::unique_ptr<PinnedRanges> pinned_;
   std::unique_ptr<Exchange> exchange_;
   std::unique_ptr<SwingRunner> swing_runner_;  // null: no chunk swings
-  std::unique_ptr<GradOffload> grad_offload_;
-  std::unique_ptr<TakenGrads> taken_;
+  std::unique_ptr<GradOffload> grad_offload_ ELIXIR_PT_GUARDED_BY(mutex_);
+  std::unique_ptr<TakenGrads> taken_ ELIXIR_PT_GUARDED_BY(mutex_);
   // An error came while a gradient of this step was neither in .grad nor on its way any more: the
   // step must not be made without it.
-  bool lost_gradient_ = false;
-  std::vector<at::Tensor> kept_grads_;  // by parameter; empty: none is kept
-  uint32_t kept_step_ = 0;              // theirs
-  std::unique_ptr<RCache> rcache_;
+  bool lost_gradient_ ELIXIR_GUARDED_BY(mutex_) = false;
+  std::vector<at::Tensor> kept_grads_ ELIXIR_GUARDED_BY(mutex_);  // by parameter, if any is kept
+  uint32_t kept_step_ ELIXIR_GUARDED_BY(mutex_) = 0;              // theirs
+  std::unique_ptr<RCache> rcache_ ELIXIR_PT_GUARDED_BY(mutex_);
 
   StepControl control_;
-  std::function<void()> pull_;        // empty: nothing is set elsewhere
-  std::unique_ptr<StepTrace> trace_;  // null: none is asked for
-  StepMeter meter_;
-  std::optional<PlanCheck> plan_check_;  // empty: the plan is none of the planner's
-  bool device_update_pending_ =
-      false;  // the last step's update of chunks placed on the GPU, for its verdict
+  std::function<void()> pull_ ELIXIR_GUARDED_BY(mutex_);  // empty: nothing is set elsewhere
+  std::unique_ptr<StepTrace> trace_;                      // null: none is asked for
+  StepMeter meter_ ELIXIR_GUARDED_BY(mutex_);
+  // Empty: the plan is none of the planner's.
+  std::optional<PlanCheck> plan_check_ ELIXIR_GUARDED_BY(mutex_);
+  // The last step's update of chunks placed on the GPU, for its verdict.
+  bool device_update_pending_ ELIXIR_GUARDED_BY(mutex_) = false;
   StepStats stats_;
-  StepStats counters_at_step_;  // running totals when the last step ended
-  StepLegs legs_;               // of the last step whose times are known
+  StepStats counters_at_step_;               // running totals when the last step ended
+  StepLegs legs_ ELIXIR_GUARDED_BY(mutex_);  // of the last step whose times are known
   static constexpr uint32_t kKeptRooflines = 4;
-  Roofline rooflines_[kKeptRooflines];  // by step
+  Roofline rooflines_[kKeptRooflines] ELIXIR_GUARDED_BY(mutex_);  // by step
   bool said_departed_ = false;
   bool said_old_gradients_ = false;
   // The first of the device that was met where nothing may throw: thrown by what comes next.
-  std::exception_ptr failure_;
+  std::exception_ptr failure_ ELIXIR_GUARDED_BY(mutex_);
   std::optional<LoadReport> loaded_;  // what the run began with
   int64_t steps_before_ = 0;          // the run's step, less the session's
-  std::vector<std::weak_ptr<SaveRequest>> saves_;
-  std::vector<std::shared_ptr<const UniqueFd>> locks_;  // of folders that this rank has saved into
+  std::vector<std::weak_ptr<SaveRequest>> saves_ ELIXIR_GUARDED_BY(mutex_);
+  // Of folders that this rank has saved into.
+  std::vector<std::shared_ptr<const UniqueFd>> locks_ ELIXIR_GUARDED_BY(mutex_);
 
-  mutable Mutex mutex_;  // of all above, but what is constant and what steps and outcomes ask for
-  CondVar unpinned_;     // an operator has ended, or what held a block
+  // Also of the device, the exchange and the session, but for what waits for elixird or other ranks
+  // and for the sides of a swing.
+  mutable Mutex mutex_;
+  CondVar unpinned_;  // an operator has ended, or what held a block
   OperatorGate gate_;
-  uint32_t waiting_inside_ = 0;  // operators around one that waits for a block
+  // Operators around one that waits for a block.
+  uint32_t waiting_inside_ ELIXIR_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace elixir

@@ -71,6 +71,8 @@ checkpoints::Manifest Engine::manifest_of(const SaveOptions& options) {
   manifest.type = run_plan_.shape.type;
   manifest.rule = control_.group(0).rule;
   manifest.optimizer_states = options.optimizer_states;
+  const bool lacks = !options.frozen && run_plan_.shape.n_frozen_chunks > 0;
+  if (lacks) manifest.left_out.emplace();  // elixird fills it in
   manifest.ranks = environment_.world_size;
   for (uint32_t i = 0; i < control_.n_groups(); ++i) {
     manifest.groups.push_back(group_of(control_.group(i)));
@@ -111,7 +113,7 @@ checkpoints::Details Engine::save_details(const SaveOptions& options) {
   details.files = files_of(options, environment_.rank);
   const shm::Shape& shape = run_plan_.shape;
   if (shape.n_gpu_chunks > 0) {
-    const std::vector<uint64_t>& updates = control_.updates(*session_);
+    const std::vector<uint64_t> updates = control_.updates(*session_);
     for (uint32_t i = 0; i < updates.size(); ++i) {
       if (shape.on_gpu(run_plan_.chunks.places[i].chunk)) details.updates[i] = updates[i];
     }
@@ -311,7 +313,7 @@ std::map<std::string, ParameterState> Engine::state_dict() {
   await_operators("state_dict()", lock);
   require_between_steps("state_dict()");
   finish();
-  const std::vector<uint64_t>& updates = control_.updates(*session_);
+  const std::vector<uint64_t> updates = control_.updates(*session_);
   std::vector<std::vector<uint32_t>> by_chunk(run_plan_.shape.all_chunks());
   for (uint32_t i = 0; i < updates.size(); ++i) {
     const shm::ChunkRun run = shm::chunks_of(run_plan_.chunks.places[i], run_plan_.shape);

@@ -37,7 +37,7 @@ struct Engine::GradHook final : torch::autograd::PostAccumulateGradHook {
 
 void Engine::hook_gradients() {
   taken_ = std::make_unique<TakenGrads>(parameters_);
-  for (uint32_t i = 0; i < taken_->size(); ++i) {
+  for (uint32_t i = 0; i < n_trained(); ++i) {
     const at::Tensor& tensor = parameters_[i].tensor;
     // One of before counts, as in torch, unless zero_grad() comes.
     const at::Tensor grad = std::exchange(tensor.mutable_grad(), at::Tensor());
@@ -48,14 +48,14 @@ void Engine::hook_gradients() {
         tensor, std::make_unique<GradHook>(
                     binding_, i, std::move(torch::autograd::impl::post_acc_grad_hooks(tensor))));
   }
-  for (size_t i = taken_->size(); i < parameters_.size(); ++i) {  // frozen
+  for (size_t i = n_trained(); i < parameters_.size(); ++i) {  // frozen
     parameters_[i].tensor.mutable_grad().reset();
   }
 }
 
 // The program's own hooks are there again.
 void Engine::unhook_gradients() {
-  for (uint32_t i = 0; i < taken_->size(); ++i) {
+  for (uint32_t i = 0; i < n_trained(); ++i) {
     const at::Tensor& tensor = parameters_[i].tensor;
     tensor.mutable_grad().reset();
     auto* const hook =
@@ -116,11 +116,11 @@ void Engine::check_views() const {
 bool Engine::take_out(uint32_t parameter, at::Tensor* grad) {
   const AccumulatorLock accumulator(parameters_[parameter].tensor);
   const MutexLock lock(mutex_);
-  const std::optional<bool> dropped = taken_->dropped_before(parameter);
+  const std::optional<bool> dropped = taken_->dropped_before(parameter, accumulator);
   if (!dropped) return false;
   if (!*dropped) require_none_lost();
   // Whatever comes: it must not be added again by the next backward.
-  *grad = taken_->take(parameter);
+  *grad = taken_->take(parameter, accumulator);
   if (*dropped) drop_gradients();
   if (grad->defined()) taken_->mark(parameter);
   return true;
@@ -154,7 +154,7 @@ void Engine::require_none_lost() const {
 }
 
 void Engine::take(uint32_t parameter, const at::Tensor& grad) {
-  ELIXIR_CHECK(parameter < taken_->size(), "parameter {} of {}", parameter, taken_->size());
+  ELIXIR_CHECK(parameter < n_trained(), "parameter {} of {}", parameter, n_trained());
   throw_if_failed();
   const StepMeter::Stall stall(meter_, grad_offload_->begins_micro_step(parameter)
                                            ? StepMeter::Waits::kOperators
@@ -188,15 +188,25 @@ at::Tensor Engine::checked(uint32_t index, const at::Tensor& grad) const {
   return here.layout() == at::kStrided ? resolved(here) : here;
 }
 
+at::Tensor Engine::take_assigned(uint32_t parameter) {
+  const AccumulatorLock accumulator(parameters_[parameter].tensor);
+  const MutexLock lock(mutex_);
+  return taken_->take(parameter, accumulator);
+}
+
 // As torch::optim takes whatever .grad holds at step(). Not under the mutex: what shares memory
 // with a parameter is gathered and copied.
 Engine::Assigned Engine::assigned_gradients() {
-  Assigned assigned{.dropped = taken_->dropped()};
-  if (!assigned.dropped) taken_->check_unchanged();
+  Assigned assigned;
+  {
+    const MutexLock lock(mutex_);
+    assigned.dropped = taken_->dropped();
+    if (!assigned.dropped) taken_->check_unchanged();
+  }
   bool out = false;  // of .grad
   try {
-    for (uint32_t i = 0; i < taken_->size(); ++i) {
-      const at::Tensor grad = taken_->take(i);
+    for (uint32_t i = 0; i < n_trained(); ++i) {
+      const at::Tensor grad = take_assigned(i);
       if (!grad.defined()) continue;
       out = true;
       assigned.gradients.emplace_back(i, checked(i, grad).detach());
@@ -212,7 +222,7 @@ Engine::Assigned Engine::assigned_gradients() {
 // Zeros for what was zeroed in this step and has had no gradient since.
 void Engine::take_zeroed() {
   const auto groups = session_->grad_groups(control_.step() + 1);
-  for (uint32_t i = 0; i < taken_->size(); ++i) {
+  for (uint32_t i = 0; i < n_trained(); ++i) {
     if (!taken_->was_zeroed(i) || groups[i].load(std::memory_order_relaxed) != shm::kNoGradient) {
       continue;
     }
@@ -260,7 +270,7 @@ void Engine::drop_gradients() {
 void Engine::zero_grad() {
   throw_in_child("zero_grad()");
   const MutexLock lock(mutex_);
-  for (uint32_t i = 0; i < taken_->size(); ++i) parameters_[i].tensor.mutable_grad().reset();
+  for (uint32_t i = 0; i < n_trained(); ++i) parameters_[i].tensor.mutable_grad().reset();
   drop_gradients();
   taken_->forget_zeroed();
 }

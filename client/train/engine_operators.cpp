@@ -212,6 +212,17 @@ void Engine::throw_no_room(std::span<const uint32_t> chunks, const char* operato
             operator_name, needed, blocks, pinned, pinned + needed));
 }
 
+// First the device, by every thread that has used a chunk: it may have enqueued work on a stream of
+// its own since another one's was kCompute, which the last of them alone would not know of.
+void Engine::unpin(std::span<const uint32_t> chunks) noexcept {
+  try {
+    device_->end_operator();
+  } catch (...) {
+    if (!failure_) failure_ = std::current_exception();
+  }
+  for (uint32_t chunk : chunks) release_one(chunk);
+}
+
 void Engine::acquire(std::span<const uint32_t> chunks, const char* operator_name) {
   throw_in_child(operator_name);
   MutexLock lock(mutex_);
@@ -221,12 +232,7 @@ void Engine::acquire(std::span<const uint32_t> chunks, const char* operator_name
 
 void Engine::release(std::span<const uint32_t> chunks) noexcept {
   const MutexLock lock(mutex_);
-  for (uint32_t chunk : chunks) release_one(chunk);
-  try {
-    device_->end_operator();
-  } catch (...) {
-    if (!failure_) failure_ = std::current_exception();
-  }
+  unpin(chunks);
   gate_.end_operator();
   unpinned_.notify_all();
 }
@@ -240,7 +246,7 @@ void Engine::hold(std::span<const uint32_t> chunks, const char* holder) {
 void Engine::let_go(std::span<const uint32_t> chunks) noexcept {
   if (in_child()) return;
   const MutexLock lock(mutex_);
-  for (uint32_t chunk : chunks) release_one(chunk);
+  unpin(chunks);
   unpinned_.notify_all();
 }
 

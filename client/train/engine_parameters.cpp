@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "base/throw_error.h"
+#include "client/exchange/frozen_words.h"
 #include "client/tensors/replace_data.h"
 #include "client/tensors/resolved.h"
 #include "client/train/engine.h"
@@ -51,7 +52,7 @@ void Engine::keep(uint32_t parameter, const at::Tensor& grad) {
   const uint32_t step = control_.step() + 1;
   if (kept_step_ != step) kept_grads_.clear();
   kept_step_ = step;
-  kept_grads_.resize(taken_->size());
+  kept_grads_.resize(n_trained());
   at::Tensor& kept = kept_grads_[parameter];
   const at::Tensor dense = (grad.is_sparse() ? grad.to_dense() : grad).detach();
   if (kept.defined()) {
@@ -133,7 +134,8 @@ void Engine::pull_before_fixing(std::function<void()> pull) {
 
 // ---- values ----
 
-// Of trained chunks the FP32 masters, of frozen ones what they hold. All ranks. REQUIRES: finish().
+// Of trained chunks the FP32 masters, of frozen ones words of what they hold. All ranks. REQUIRES:
+// finish().
 void Engine::read_chunk(uint32_t chunk, std::vector<float>& values) {
   values.assign(run_plan_.shape.gathered_numel(), 0);
   if (!run_plan_.shape.frozen(chunk)) return exchange_->read_masters(chunk, values.data());
@@ -141,9 +143,11 @@ void Engine::read_chunk(uint32_t chunk, std::vector<float>& values) {
     const shm::ParameterPlace& place = run_plan_.chunks.places[i];
     if (!shm::chunks_of(place, run_plan_.shape).contains(chunk)) continue;
     const shm::ParameterPart part = shm::part_in(place, run_plan_.shape, chunk);
-    const at::Tensor here = at::empty(parameters_[i].tensor.sizes(), at::kFloat);
+    const at::Tensor here = at::empty(parameters_[i].tensor.sizes(), dtype_);
     here.copy_(parameters_[i].tensor);
-    std::copy_n(here.const_data_ptr<float>() + part.first, part.numel, values.data() + part.offset);
+    const auto* const bytes = static_cast<const std::byte*>(here.const_data_ptr());
+    frozen_to_words(run_plan_.shape.type, bytes + part.first * here.element_size(),
+                    {values.data() + part.offset, part.numel});
   }
 }
 
@@ -161,11 +165,17 @@ void Engine::set_parameter(const at::Tensor& parameter, const at::Tensor& values
   }
   // A parameter's own values are gathered to be copied.
   const at::Tensor here = chunk_storage_of(values) == nullptr ? values : values.clone();
-  const at::Tensor given = resolved(here.detach()).to(at::kCPU, at::kFloat).contiguous();
   const shm::ParameterPlace& place = run_plan_.chunks.places[index];
   const shm::ChunkRun run = shm::chunks_of(place, run_plan_.shape);
   const bool alone = run.count > 1, frozen = run_plan_.shape.frozen(place.chunk);
-  std::vector<float> chunk(run_plan_.shape.gathered_numel(), 0);
+  const at::Tensor values_here =
+      resolved(here.detach()).to(at::kCPU, frozen ? dtype_ : at::kFloat).contiguous();
+  std::vector<float> given(place.numel), chunk(run_plan_.shape.gathered_numel(), 0);
+  if (frozen) {
+    frozen_to_words(run_plan_.shape.type, values_here.const_data_ptr(), given);
+  } else {
+    std::copy_n(values_here.const_data_ptr<float>(), place.numel, given.data());
+  }
   if (frozen && !alone) read_chunk(place.chunk, chunk);  // by operators
   MutexLock lock(mutex_);
   await_operators("set_parameter()", lock);
@@ -176,7 +186,7 @@ void Engine::set_parameter(const at::Tensor& parameter, const at::Tensor& values
   for (uint32_t number = run.first; number < run.end(); ++number) {
     const shm::ParameterPart part = shm::part_in(place, run_plan_.shape, number);
     if (alone) std::fill(chunk.begin(), chunk.end(), 0.0f);
-    std::copy_n(given.const_data_ptr<float>() + part.first, part.numel, chunk.data() + part.offset);
+    std::copy_n(given.data() + part.first, part.numel, chunk.data() + part.offset);
     exchange_->hand_out(number, chunk.data());
     exchange_->load(number, chunk.data());
   }
@@ -218,15 +228,26 @@ void Engine::release_model() {
       const ModuleParameter& parameter = parameters_[i];
       const shm::ParameterPart part = shm::part_in(place, run_plan_.shape, chunk);
       at::Tensor& here = of_parameter[i];
-      if (chunk == run.first) here = at::empty(parameter.tensor.sizes(), at::kFloat);
-      std::copy_n(values.data() + part.offset, part.numel,
-                  here.mutable_data_ptr<float>() + part.first);
+      if (chunk == run.first) {
+        here = at::empty(parameter.tensor.sizes(), parameter.frozen ? dtype_ : at::kFloat);
+      }
+      if (parameter.frozen) {
+        words_to_frozen(
+            run_plan_.shape.type, {values.data() + part.offset, part.numel},
+            static_cast<std::byte*>(here.mutable_data_ptr()) + part.first * here.element_size());
+      } else {
+        std::copy_n(values.data() + part.offset, part.numel,
+                    here.mutable_data_ptr<float>() + part.first);
+      }
       if (chunk + 1 < run.end()) continue;
       back.emplace_back(parameter.tensor, std::exchange(here, at::Tensor()).to(parameter.built_as));
     }
   }
   exchange_->await_loaded(CollectiveKind::kRelease);  // all ranks have read
-  taken_->clear();
+  {
+    const MutexLock lock(mutex_);
+    taken_->clear();
+  }
   unhook_gradients();
   for (const auto& [tensor, data] : back) {
     const at::Tensor grad =

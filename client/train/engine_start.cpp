@@ -125,11 +125,14 @@ Engine::Engine(const ModelParts& model, const optim::AdamOptions& hyperparameter
   summary_.attach_seconds = seconds_since(start_ns);
   allocate_blocks();
   const int64_t load_start_ns = monotonic_ns();
-  if (stored) {
-    load_run(*stored, CollectiveKind::kLoad, load_threads(options));
-    loaded_ = stored->report;
-  } else {
+  const bool lacks_frozen = stored && stored->plan.left_out > 0;
+  if (!stored || lacks_frozen) {
     load_weights(*exchange_, run_plan_, parameters_, environment_.rank == 0, load_threads(options));
+  }
+  if (stored) {
+    load_run(*stored, lacks_frozen ? CollectiveKind::kLoadFolder : CollectiveKind::kLoad,
+             load_threads(options));
+    loaded_ = stored->report;
   }
   summary_.load_seconds = seconds_since(load_start_ns);
   // A module that lacks device memory for them is left as it was.

@@ -4,6 +4,10 @@
 
 namespace elixir {
 
+at::Tensor StepLosses::number(const at::Tensor& loss) {
+  return resolved(loss.detach()).to(at::kDouble);
+}
+
 const double* StepLosses::bring(uint32_t step, const at::Tensor& loss) {
   constexpr size_t kBytes = sizeof(double);
   if (on_host_ == nullptr) {
@@ -12,10 +16,9 @@ const double* StepLosses::bring(uint32_t step, const at::Tensor& loss) {
     on_host_ = reinterpret_cast<double*>(device_.allocate_host(kKept * kBytes, "losses"));
   }
   const uint32_t slot = step % kKept;
-  const at::Tensor value = resolved(loss.detach()).to(at::kDouble);
   // torch may give the tensor's memory away at once, in the order of kCompute.
   std::byte* const from = on_device_ + slot * kBytes;
-  device_.copy(Stream::kCompute, from, static_cast<const std::byte*>(value.const_data_ptr()),
+  device_.copy(Stream::kCompute, from, static_cast<const std::byte*>(loss.const_data_ptr()),
                kBytes);
   device_.record(computed_, Stream::kCompute);
   device_.wait(Stream::kDownload, computed_);

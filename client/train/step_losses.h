@@ -8,14 +8,16 @@
 
 namespace elixir {
 
-// Losses on their way from the device to the host, which nobody waits for. Owned by the thread that
-// steps.
+// Losses on their way from the device to the host, which nobody waits for. bring() under the
+// engine's mutex.
 class StepLosses {
  public:
   explicit StepLosses(Device& device) : device_(device) {}
 
-  // Enqueues a copy of the loss of `step`, one number on the device: where it will be, as soon as
-  // all that is on Stream::kDownload now is done, until step + kKept.
+  // The loss, one number on the device, in FP64; by operators of LibTorch's.
+  static at::Tensor number(const at::Tensor& loss);
+  // Enqueues a copy of the loss of `step`, which is a number(): where it will be, as soon as all
+  // that is on Stream::kDownload now is done, until step + kKept.
   const double* bring(uint32_t step, const at::Tensor& loss);
 
  private:

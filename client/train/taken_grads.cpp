@@ -5,6 +5,7 @@
 #include <iterator>
 #include <utility>
 
+#include "base/check.h"
 #include "base/throw_error.h"
 #include "client/tensors/grad_mark.h"
 #include "client/train/accumulator_lock.h"
@@ -42,7 +43,8 @@ bool TakenGrads::holds_mark(uint32_t index) const {
 }
 
 // zero_grad() takes all marks away: one of them says so for all.
-std::optional<bool> TakenGrads::dropped_before(uint32_t index) const {
+std::optional<bool> TakenGrads::dropped_before(uint32_t index, const AccumulatorLock& its) const {
+  ELIXIR_CHECK(its.held(), "parameter {}: its accumulator is another's", index);
   bool missing = gone_[index] != 0 && !is_marked(index);
   if (!missing && last_ != UINT32_MAX && last_ != index) {
     // Not waited for: who holds it may wait for what the caller holds.
@@ -72,7 +74,8 @@ bool TakenGrads::dropped() const {
                     parameters_[missing].name, parameters_[there].name));
 }
 
-at::Tensor TakenGrads::take(uint32_t index) {
+at::Tensor TakenGrads::take(uint32_t index, const AccumulatorLock& its) {
+  ELIXIR_CHECK(its.held(), "parameter {}: its accumulator is another's", index);
   at::Tensor& held = parameters_[index].tensor.mutable_grad();
   if (!held.defined()) return {};
   if (GradMark* const mark = grad_mark_of(held)) {

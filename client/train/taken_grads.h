@@ -11,14 +11,17 @@
 
 namespace elixir {
 
+class AccumulatorLock;
 struct ModuleParameter;
 
 // What the .grad of each trained parameter says of the gradients that have gone to elixird in this
 // step: a mark where one has (client/tensors/grad_mark.h). A mark that is missing was taken away by
 // zero_grad() of the module or of another optimizer, or by hand. After the step marks stay until
-// zero_grad(), since torch's gradients do: reading one is an error. Not thread-safe; backward
-// passes may run in other threads while dropped_before(), take() or mark() is called, whose caller
-// holds the parameter's accumulator (accumulator_lock.h). Throws elixir::Error.
+// zero_grad(), since torch's gradients do: reading one is an error. Under the engine's mutex.
+// Backward passes may run in other threads while dropped_before() and take() are called, whose
+// caller holds the parameter's accumulator (`its`), and mark() in the same hold of it; as with
+// torch's own optimizers none runs during step() and zero_grad(), which ask for the rest. Throws
+// elixir::Error.
 class TakenGrads {
  public:
   // The trained ones are the first of `parameters`, which must outlive this.
@@ -30,12 +33,12 @@ class TakenGrads {
   // by another's zero_grad(), all of them: clear() makes that known here. Empty: another thread's
   // pass adds to a gradient that would tell, so that it is to be asked again, all locks let go.
   // Throws kInvalidArgument where some were dropped and others were not.
-  std::optional<bool> dropped_before(uint32_t index) const;
+  std::optional<bool> dropped_before(uint32_t index, const AccumulatorLock& its) const;
   // The same at the end of a step, when no pass runs.
   bool dropped() const;
 
   // What .grad holds of gradients that have not gone, out of it; undefined: nothing.
-  at::Tensor take(uint32_t index);
+  at::Tensor take(uint32_t index, const AccumulatorLock& its);
   // Throws kInvalidArgument where a program has written, through a handle of its own, to the memory
   // of a gradient that has been taken since zero_grad(): torch would see it.
   void check_unchanged() const;

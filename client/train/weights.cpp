@@ -8,9 +8,11 @@
 
 #include "base/check.h"
 #include "base/throw_error.h"
+#include "client/exchange/frozen_words.h"
 #include "client/exchange/load_chunks.h"
 #include "client/tensors/meta_init.h"
 #include "client/tensors/resolved.h"
+#include "client/tensors/scalar_type.h"
 #include "client/train/compute_alone.h"
 
 namespace elixir {
@@ -18,28 +20,33 @@ namespace {
 
 class ModuleValues final : public ValueSource {
  public:
-  explicit ModuleValues(const std::vector<ModuleParameter>& parameters) : parameters_(parameters) {}
+  ModuleValues(const std::vector<ModuleParameter>& parameters, ComputeType type)
+      : parameters_(parameters), type_(type) {}
 
   void begin_thread() override { compute_alone(); }
   void draw(uint32_t parameter, std::span<float> values) override {
     const at::NoGradGuard no_grad;
-    const at::Tensor source =
-        resolved(materialise(parameters_.at(parameter).tensor)).to(at::kFloat).contiguous();
+    const bool frozen = parameters_.at(parameter).frozen;
+    const at::Tensor source = resolved(materialise(parameters_[parameter].tensor))
+                                  .to(frozen ? scalar_type(type_) : at::kFloat)
+                                  .contiguous();
     ELIXIR_CHECK(static_cast<uint64_t>(source.numel()) == values.size(),
                  "parameter {} has {} values, and room for {}", parameter, source.numel(),
                  values.size());
+    if (frozen) return frozen_to_words(type_, source.const_data_ptr(), values);
     std::copy_n(source.const_data_ptr<float>(), values.size(), values.begin());
   }
 
  private:
   const std::vector<ModuleParameter>& parameters_;
+  const ComputeType type_;  // of chunks
 };
 
 }  // namespace
 
 void load_weights(Exchange& exchange, const RunPlan& plan,
                   const std::vector<ModuleParameter>& parameters, bool gives, uint32_t threads) {
-  ModuleValues values(parameters);
+  ModuleValues values(parameters, plan.shape.type);
   load_chunks(exchange, plan.shape, plan.chunks.places, gives ? &values : nullptr, threads);
   exchange.await_loaded(CollectiveKind::kLoad);
 }

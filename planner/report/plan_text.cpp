@@ -98,6 +98,15 @@ std::string predicted_text(const Plan& plan) {
   return text;
 }
 
+// The collective exchange reduces gradients in one order on all ranks, so those behind a parameter
+// that a pass does not use wait for the next pass, in host memory.
+std::string waiting_text(const Plan& plan) {
+  if (plan.chosen.exchange != shm::Exchange::kCollective || plan.gpus == 1) return "";
+  const uint64_t one_model = (plan.numel - plan.frozen_numel) * element_bytes(plan.type);
+  return fmt::format("; {} more at most where passes leave parameters unused",
+                     format_bytes(one_model * (plan.gpus / plan.nodes)));
+}
+
 }  // namespace
 
 std::string swing_text(const Plan& plan) {
@@ -170,9 +179,10 @@ std::string plan_text(const Plan& plan, const PlanExtras& extras) {
            format_bytes(bytes.gpu()), format_bytes(bytes.gpu_rcache + bytes.gpu_grad_blocks),
            format_bytes(bytes.gpu_states + bytes.gpu_swing), format_bytes(bytes.gpu_activations),
            format_bytes(bytes.gpu_buffers), format_bytes(plan.u_allowed_bytes)));
-  line("host memory", fmt::format("{}: parameters {}, gradients {}, states {}",
-                                  format_bytes(bytes.host()), format_bytes(bytes.host_params),
-                                  format_bytes(bytes.host_grads), format_bytes(bytes.host_states)));
+  line("host memory",
+       fmt::format("{}: parameters {}, gradients {}, states {}{}", format_bytes(bytes.host()),
+                   format_bytes(bytes.host_params), format_bytes(bytes.host_grads),
+                   format_bytes(bytes.host_states), waiting_text(plan)));
   line("a step moves", fmt::format("{} up, {} down, {} between GPUs", format_bytes(times.h2d_bytes),
                                    format_bytes(times.d2h_bytes), format_bytes(times.g2g_bytes)));
   line("predicted", predicted_text(plan));

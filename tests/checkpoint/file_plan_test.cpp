@@ -246,6 +246,15 @@ TEST(FilePlan, WithoutStatesThereIsTheModelAlone) {
   EXPECT_TRUE(plan.steps.empty());
 }
 
+TEST(FilePlan, WhatIsNotTrainedMayBeLeftOut) {
+  const std::vector<SavedParameter> some = {{"a", {4}, 0, 0, 4, true}, {"b", {8}, 1, 0, 8, false}};
+  const FilePlan plan = must(plan_files(some, {}, {.frozen = false}));
+  ASSERT_EQ(plan.chunks.size(), 1u);
+  for (const PlannedTensor& tensor : plan.chunks[0]) EXPECT_EQ(tensor.parameter, 0u);
+  EXPECT_THAT(plan.index, Not(HasSubstr("\"b\"")));
+  EXPECT_EQ(must(plan_files(some, {}, {})).chunks.size(), 2u);
+}
+
 TEST(FilePlan, AModelOfWhichNothingIsTrainedHasNoStates) {
   const std::vector<SavedParameter> frozen = {{"a", {4}, 0, 0, 4, false}};
   const FilePlan plan = must(plan_files(frozen, {}, {}));

@@ -1,5 +1,6 @@
 #include "checkpoint/load_plan.h"
 
+#include "checkpoint/left_out.h"
 #include "tests/checkpoint/small_checkpoint.h"
 #include "tests/support/matchers.h"
 
@@ -75,6 +76,43 @@ TEST_F(CheckpointPlan, AFolderWithoutStatesHasNone) {
   small_.list_files();
   const LoadPlan plan = must(this->plan());
   EXPECT_FALSE(plan.has_states);
+}
+
+// Only what is not trained may be missing, and only where the folder says that it is.
+TEST_F(CheckpointPlan, WhatIsLeftOutIsNotLookedFor) {
+  const size_t erased = std::erase_if(
+      small_.model_2, [](const SmallTensor& tensor) { return tensor.name == "frozen.w"; });
+  ASSERT_EQ(erased, 1u);
+  small_.seal();
+  EXPECT_THAT(refusal(), AllOf(HasSubstr("no tensor 'frozen.w'"), Not(HasSubstr("not trained"))));
+  small_.manifest.left_out.emplace();
+  small_.seal();
+  const LoadPlan plan = must(this->plan());
+  EXPECT_EQ(plan.left_out, 1u);
+  EXPECT_THAT(plan.stored_names, ElementsAre("", "h.0.b", "h.0.w", "wte.weight"));
+  EXPECT_TRUE(plan.has_states);
+  EXPECT_THAT(plan.updates, ElementsAre(0, 3, 998, 998));
+  wanted_[0].trained = true;
+  EXPECT_THAT(refusal(), AllOf(HasSubstr("no tensor 'frozen.w'"),
+                               HasSubstr("saved without what is not trained")));
+}
+
+// The same hash, however chunks and shards cut the parameter.
+TEST(LeftOut, PiecesOfAParameterMayComeInAnyOrder) {
+  std::vector<std::byte> bytes(2 * (10 * kLeftOutNumel + 5));
+  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i * i);
+  const std::span<const std::byte> all(bytes);
+  const uint64_t whole = left_out_hash("h.0.w", 0, 2, all);
+  for (uint64_t cut = 0; cut <= 10; ++cut) {
+    const uint64_t at = 2 * cut * kLeftOutNumel;
+    EXPECT_EQ(left_out_hash("h.0.w", cut * kLeftOutNumel, 2, all.subspan(at)) +
+                  left_out_hash("h.0.w", 0, 2, all.first(at)),
+              whole);
+  }
+  EXPECT_NE(left_out_hash("h.0.v", 0, 2, all), whole);
+  EXPECT_NE(left_out_hash("h.0.w", kLeftOutNumel, 2, all), whole);
+  bytes.back() ^= std::byte{1};
+  EXPECT_NE(left_out_hash("h.0.w", 0, 2, all), whole);
 }
 
 TEST_F(CheckpointPlan, StatesOfSomeAreRefused) {

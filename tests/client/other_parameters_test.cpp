@@ -9,6 +9,7 @@
 #include "shm/shape.h"
 #include "tests/client/small_training.h"
 #include "tests/client/with_elixird.h"
+#include "tests/support/temporary_folder.h"
 
 namespace elixir::test {
 namespace {
@@ -108,6 +109,58 @@ TEST_F(OtherParameters, GradientsThatWaitTakeNoMoreMemoryPassByPass) {
     });
     constexpr size_t kModelBytes = kLayers * kLayerNumel * sizeof(float);
     EXPECT_LT(late, early + 4 * kModelBytes) << shm::exchange_name(exchange);
+  }
+}
+
+// Step s uses layer 0 on every rank and, on rank r alone, layer r + 1; the last layer never.
+void step_of(AdamW& optimizer, Stack& model, uint32_t rank) {
+  optimizer.zero_grad();
+  const at::Tensor x = at::ones({4, kLayerSide});
+  at::Tensor loss = at::zeros({});
+  for (int layer = 0; layer < kLayers; ++layer) {
+    const at::Tensor y = model.layers[static_cast<size_t>(layer)](x);
+    if (layer == 0 || layer == static_cast<int>(rank) + 1) loss = loss + y.square().mean();
+  }
+  loss.backward();
+  optimizer.step();
+}
+
+// torch counts a parameter's steps where a gradient came, all-reduced, to every rank.
+void expect_counts(AdamW& optimizer, uint32_t ranks, uint64_t steps) {
+  const auto states = optimizer.state_dict();
+  for (int layer = 0; layer < kLayers; ++layer) {
+    const bool used = layer <= static_cast<int>(ranks);
+    EXPECT_EQ(states.at("layer" + std::to_string(layer) + ".weight").step, used ? steps : 0)
+        << "layer " << layer << " of " << ranks << " ranks";
+  }
+}
+
+TEST_F(OtherParameters, EveryRankKnowsHowOftenAParameterWasUpdated) {
+  const elixir::testing::TemporaryFolder folder;
+  for (const shm::Exchange exchange : {shm::Exchange::kHost, shm::Exchange::kCollective}) {
+    for (const UpdateMode update : {UpdateMode::kDeferred, UpdateMode::kEarly}) {
+      const std::string saved = folder.path(std::string(shm::exchange_name(exchange)) +
+                                            (update == UpdateMode::kEarly ? "_early" : ""));
+      constexpr uint32_t kRanks = 3;
+      for (const bool resumes : {false, true}) {
+        run_ranks(kRanks, [&](const LaunchEnvironment& environment) {
+          Stack model(kLayers);
+          Options options;
+          options.environment = environment;
+          options.update = update;
+          if (resumes) options.load_from = saved;
+          options.layout = {.chunk_numel = 2 * kLayerNumel, .exchange = exchange};
+          AdamW optimizer(model, AdamWOptions{}, options);
+          const uint64_t before = resumes ? 2 : 0;
+          expect_counts(optimizer, kRanks, before);
+          for (uint64_t step = 1; step <= 2; ++step) {
+            step_of(optimizer, model, environment.rank);
+            expect_counts(optimizer, kRanks, before + step);
+          }
+          if (!resumes) optimizer.save(saved).wait();
+        });
+      }
+    }
   }
 }
 

@@ -1,6 +1,9 @@
 // The true CudaDevice, out of libelixir_cuda.so, over the fake: what it enqueues is known to the
 // vector clocks, so a wait that is left out is found.
 
+#include <ATen/ATen.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
@@ -69,6 +72,49 @@ TEST_F(DeviceRaces, AFillThatDoesNotWaitForTheReadersIsFound) {
   const uint64_t before = races();
   use_block(/*wait_for_fill=*/true, /*wait_for_readers=*/false);
   EXPECT_GT(races(), before);
+}
+
+// Two threads with streams of their own read a block, which a fill follows: the first one's
+// operator is enqueued after kCompute has become the second one's stream.
+uint64_t races_of_two_readers(Device& device, std::byte* block, const std::byte* host,
+                              bool first_ends) {
+  const uint64_t before = races();
+  const c10::Device cuda(at::kCUDA, 0);
+  const c10::impl::VirtualGuardImpl streams(at::kCUDA);
+  const c10::Stream first = streams.getStreamFromGlobalPool(cuda);
+  const c10::Stream second = streams.getStreamFromGlobalPool(cuda);
+  const DeviceEvent unused = device.create_event();
+  const at::Tensor values =
+      at::from_blob(block, {kBytes}, at::TensorOptions(cuda).dtype(at::kByte));
+  {
+    const c10::StreamGuard guard(first);
+    device.begin_operator("one");
+  }
+  {
+    const c10::StreamGuard guard(second);
+    device.begin_operator("another");
+  }
+  {
+    const c10::StreamGuard guard(first);
+    (void)values.clone();
+    if (first_ends) device.end_operator();
+  }
+  {
+    const c10::StreamGuard guard(second);
+    device.end_operator();
+    device.record(unused, Stream::kCompute);
+  }
+  device.wait(Stream::kUpload, unused);
+  device.upload(Stream::kUpload, block, host, kBytes);
+  return races() - before;
+}
+
+TEST_F(DeviceRaces, TheEndOfEachThreadsOperatorIsBeforeTheNextFill) {
+  EXPECT_EQ(races_of_two_readers(*device_, block_, host_.data(), /*first_ends=*/true), 0u);
+}
+
+TEST_F(DeviceRaces, AThreadThatDoesNotSayThatItsOperatorEndedIsFound) {
+  EXPECT_GT(races_of_two_readers(*device_, block_, host_.data(), /*first_ends=*/false), 0u);
 }
 
 }  // namespace

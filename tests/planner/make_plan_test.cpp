@@ -248,6 +248,20 @@ TEST(MakePlan, WhatIsAssumedOfTheMachineIsSaid) {
   EXPECT_THAT(plan_text(plan_of(fp32, machine)), Not(HasSubstr("gpu_fp32_tflops")));
 }
 
+// Beside those that are counted: of one model a GPU.
+TEST(MakePlan, GradientsThatMayWaitAreTold) {
+  const ModelProfile profile = small_profile();
+  PlanRequest request;
+  for (const Exchange exchange : {Exchange::kHost, Exchange::kCollective}) {
+    request.layout.exchange = exchange;
+    const Plan plan = plan_of(profile, a100_server(4), request);
+    const std::string waiting =
+        format_bytes(4 * plan.numel * element_bytes(plan.type)) + " more at most where passes";
+    EXPECT_EQ(plan_text(plan).find(waiting) != std::string::npos, exchange == Exchange::kCollective)
+        << plan_text(plan);
+  }
+}
+
 TEST(MakePlan, BadInputIsRefused) {
   const Machine machine = a100_server(1);
   ModelProfile profile = small_profile();

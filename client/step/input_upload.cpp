@@ -1,12 +1,8 @@
-#include "client/train/input_upload.h"
+#include "client/step/input_upload.h"
 
-#include <ATen/Functions.h>
-
+#include <algorithm>
 #include <bit>
 #include <cstring>
-
-#include "client/tensors/resolved.h"
-#include "client/torch_device/torch_stream.h"
 
 namespace elixir {
 
@@ -36,22 +32,12 @@ const InputUpload::Piece& InputUpload::take(size_t bytes) {
   return *oldest;
 }
 
-at::Tensor InputUpload::upload(const at::Tensor& values) {
-  const c10::Device device = torch_device(device_);
-  if (values.device() == device) return values;
-  if (!values.device().is_cpu()) return values.to(device);
-  const at::Tensor plain = resolved(values.detach());
-  const at::Tensor dense = plain.is_non_overlapping_and_dense() ? plain : plain.contiguous();
-  at::Tensor uploaded =
-      at::empty_strided(dense.sizes(), dense.strides(), dense.options().device(device));
-  const size_t bytes = dense.nbytes();
-  if (bytes == 0) return uploaded;
+void InputUpload::upload(std::byte* device, const void* values, size_t bytes) {
+  if (bytes == 0) return;
   const Piece& piece = take(bytes);
-  std::memcpy(piece.memory, dense.const_data_ptr(), bytes);
-  device_.upload(Stream::kCompute, static_cast<std::byte*>(uploaded.mutable_data_ptr()),
-                 piece.memory, bytes);
+  std::memcpy(piece.memory, values, bytes);
+  device_.upload(Stream::kCompute, device, piece.memory, bytes);
   device_.record(piece.read, Stream::kCompute);
-  return uploaded;
 }
 
 }  // namespace elixir

@@ -1,7 +1,5 @@
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <cstddef>
 #include <vector>
 
@@ -10,15 +8,14 @@
 namespace elixir {
 
 // Inputs on their way to the device. They are put into page-locked memory first, of which there is
-// so much that as a rule nobody waits for the device to have read it. Owned by the thread that runs
-// the model.
+// so much that as a rule nobody waits for the device to have read it. Under the engine's mutex.
 class InputUpload {
  public:
   explicit InputUpload(Device& device) : device_(device) {}
 
-  // A tensor of the same values, shape and strides on the device, for what is enqueued on kCompute
-  // from now on; `values` may be changed at once. Where they lie there already: themselves.
-  at::Tensor upload(const at::Tensor& values);
+  // Enqueues on kCompute what brings `bytes` of values to memory of the device; they may be changed
+  // at once.
+  void upload(std::byte* device, const void* values, size_t bytes);
 
  private:
   // Beyond it the oldest piece is waited for, if it is large enough.

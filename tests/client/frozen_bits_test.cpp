@@ -1,0 +1,216 @@
+// What is not trained comes through bit by bit: programs keep quantised weights in 16-bit types,
+// where bits that are a NaN mean something else.
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+#include <torch/nn/modules/linear.h>
+
+#include <fstream>
+#include <iterator>
+#include <string>
+
+#include "base/compute_type_names.h"
+#include "client/elixir.h"
+#include "client/tensors/scalar_type.h"
+#include "shm/shape.h"
+#include "tests/client/saved_module.h"
+#include "tests/client/small_training.h"
+#include "tests/client/with_elixird.h"
+#include "tests/support/matchers.h"
+#include "tests/support/temporary_folder.h"
+
+namespace elixir::test {
+namespace {
+
+constexpr int64_t kPatterns = 1 << 16;
+
+// Every pattern of 16 bits, from `first` on.
+at::Tensor patterns(ComputeType type, int64_t first) {
+  const at::Tensor bits = (at::arange(kPatterns) + first).to(at::kShort);
+  return bits.view(scalar_type(type)).reshape({256, 256});
+}
+
+bool equal_bits(const at::Tensor& a, const at::Tensor& b) {
+  return at::equal(a.detach().view(at::kShort), b.detach().view(at::kShort));
+}
+
+struct Quantised : torch::nn::Module {
+  explicit Quantised(ComputeType type, bool filled = true) {
+    trained = register_parameter("trained", at::ones({64}));
+    for (int64_t i = 0; i < 3; ++i) {
+      const at::Tensor bits =
+          filled ? patterns(type, 1000 * i) : at::zeros({256, 256}, scalar_type(type));
+      payload.push_back(register_parameter("payload" + std::to_string(i), bits, false));
+    }
+  }
+  at::Tensor trained;
+  std::vector<at::Tensor> payload;
+};
+
+class FrozenBits : public WithElixird {};
+
+void expect_patterns(const Quantised& model, ComputeType type, int64_t first, const char* when) {
+  for (int64_t i = 0; i < 3; ++i) {
+    // By an operator, so out of a chunk.
+    const at::Tensor here = model.payload[static_cast<size_t>(i)].detach().clone();
+    EXPECT_TRUE(equal_bits(here, patterns(type, first + 1000 * i)))
+        << "payload " << i << ", " << when;
+  }
+}
+
+void step(Quantised& model, AdamW& optimizer) {
+  optimizer.zero_grad();
+  optimizer.scale(model.trained.square().sum()).backward();
+  optimizer.step();
+}
+
+struct BitsCase {
+  ComputeType type;
+  uint32_t ranks;
+  shm::Exchange exchange;
+  uint64_t chunk_numel;
+};
+
+void expect_unchanged(const BitsCase& of, const std::string& folder) {
+  const auto options_of = [&](const LaunchEnvironment& environment) {
+    Options options;
+    options.dtype = of.type;
+    if (of.type == ComputeType::kFp16) options.loss_scale = 2;
+    options.environment = environment;
+    options.layout = {.chunk_numel = of.chunk_numel, .rcache_blocks = 3, .exchange = of.exchange};
+    return options;
+  };
+  run_ranks(of.ranks, [&](const LaunchEnvironment& environment) {
+    Quantised model(of.type, environment.rank == 0);  // others get rank 0's
+    AdamW optimizer(model, AdamWOptions{}, options_of(environment));
+    expect_patterns(model, of.type, 0, "from the module");
+    step(model, optimizer);
+    expect_patterns(model, of.type, 0, "after a step");
+    for (int64_t i = 0; i < 3; ++i) {
+      optimizer.set_parameter(model.payload[static_cast<size_t>(i)],
+                              patterns(of.type, 7 + 1000 * i));
+    }
+    expect_patterns(model, of.type, 7, "set_parameter()");
+    step(model, optimizer);
+    optimizer.save(folder).wait();
+  });
+  run_ranks(of.ranks, [&](const LaunchEnvironment& environment) {
+    Quantised model(of.type, false);
+    Options options = options_of(environment);
+    options.load_from = folder;
+    AdamW optimizer(model, AdamWOptions{}, options);
+    expect_patterns(model, of.type, 7, "from a checkpoint");
+    optimizer.release();
+    expect_patterns(model, of.type, 7, "release()");
+  });
+}
+
+// ---- checkpoints without what is not trained ----
+
+struct Adapted : torch::nn::Module {
+  explicit Adapted(double base_value = 1) {
+    const auto options = torch::nn::LinearOptions(32, 32).bias(false);
+    for (int i = 0; i < 4; ++i) {
+      layers.push_back(register_module("layer" + std::to_string(i), torch::nn::Linear(options)));
+      const at::NoGradGuard no_grad;
+      layers.back()->weight.copy_(
+          at::sin(at::arange(32 * 32).reshape({32, 32}) * (i + base_value)));
+      layers.back()->weight.requires_grad_(i == 3);
+    }
+  }
+  std::vector<torch::nn::Linear> layers;
+};
+
+uint64_t train(Adapted& model, AdamW& optimizer, int64_t first, int64_t last) {
+  for (int64_t i = first; i < last; ++i) {
+    optimizer.zero_grad();
+    at::Tensor x =
+        at::cos(at::arange(4 * 32, at::kFloat) * static_cast<double>(i + 1)).reshape({4, 32});
+    for (torch::nn::Linear& layer : model.layers) x = at::tanh(layer->forward(x));
+    x.square().mean().backward();
+    optimizer.step();
+  }
+  return optimizer.weights_xxh64();
+}
+
+TEST_F(FrozenBits, ACheckpointWithoutTheBaseGoesOnBesideTheSameBase) {
+  const elixir::testing::TemporaryFolder folder;
+  constexpr int64_t kSavedAt = 3, kSteps = 6;
+  for (const uint32_t ranks : {1u, 2u}) {
+    const std::string path = folder.path("saved" + std::to_string(ranks));
+    const auto run = [&](uint32_t n, uint64_t chunk_numel, bool resumes, double base = 1) {
+      uint64_t hash = 0;
+      run_ranks(n, [&](const LaunchEnvironment& environment) {
+        Adapted model(base);
+        Options options;
+        options.environment = environment;
+        options.layout = {.chunk_numel = chunk_numel, .rcache_blocks = 4};
+        if (resumes) options.load_from = path;
+        AdamW optimizer(model, AdamWOptions{.lr = 1e-2}, options);
+        if (!resumes) {
+          train(model, optimizer, 0, kSavedAt);
+          optimizer.save(path + "_before", {.frozen = false}).wait();
+          optimizer.save(path, {.frozen = false}).wait();  // the hash is known
+        }
+        const uint64_t mine = train(model, optimizer, kSavedAt, kSteps);
+        if (environment.rank == 0) hash = mine;
+      });
+      return hash;
+    };
+    const uint64_t whole = run(ranks, 1024, false);
+    std::ifstream file(path + "/model.safetensors.index.json");
+    const std::string index(std::istreambuf_iterator<char>(file), {});
+    EXPECT_THAT(index, HasSubstr("layer3.weight"));
+    EXPECT_THAT(index, Not(HasSubstr("layer0.weight")));
+    // The same base, however it is cut: shards and chunks are other ones.
+    for (const uint64_t chunk_numel : {uint64_t{384}, uint64_t{1024}, uint64_t{4096}}) {
+      EXPECT_EQ(run(ranks, chunk_numel, true), whole) << ranks << " ranks, " << chunk_numel;
+    }
+    EXPECT_NE(run(3 - ranks, 1024, true), 0u);
+    const auto other = [&] { (void)run(ranks, 1024, true, /*base=*/1.5); };
+    EXPECT_THAT(refusal_of(other, Code::kBadInput),
+                AllOf(HasSubstr("saved without what is not trained, 3 parameters"),
+                      HasSubstr("build it from the same base")));
+  }
+}
+
+TEST_F(FrozenBits, ALoadInMidRunComparesTheBase) {
+  const elixir::testing::TemporaryFolder folder;
+  Adapted model;
+  Options options;
+  options.layout = {.chunk_numel = 1024, .rcache_blocks = 4};
+  AdamW optimizer(model, AdamWOptions{.lr = 1e-2}, options);
+  train(model, optimizer, 0, 2);
+  optimizer.save(folder.path("a"), {.frozen = false}).wait();
+  const uint64_t whole = train(model, optimizer, 2, 4);
+  optimizer.load(folder.path("a"));
+  EXPECT_EQ(train(model, optimizer, 2, 4), whole);
+  optimizer.set_parameter(model.layers[0]->weight, at::zeros({32, 32}));
+  EXPECT_THAT(refusal_of([&] { optimizer.load(folder.path("a")); }, Code::kBadInput),
+              HasSubstr("saved without what is not trained"));
+  // The hash that was known is none of this base.
+  optimizer.save(folder.path("b"), {.frozen = false}).wait();
+  optimizer.load(folder.path("b"));
+}
+
+TEST_F(FrozenBits, EveryPatternOf16BitsComesThrough) {
+  const elixir::testing::TemporaryFolder folder;
+  int number = 0;
+  for (const ComputeType type : {ComputeType::kBf16, ComputeType::kFp16}) {
+    for (const uint32_t ranks : {1u, 3u}) {
+      for (const shm::Exchange exchange : {shm::Exchange::kHost, shm::Exchange::kCollective}) {
+        for (const uint64_t chunk_numel : {uint64_t{4096}, uint64_t{1} << 16, uint64_t{3} << 16}) {
+          if (ranks == 1 && exchange == shm::Exchange::kCollective) continue;
+          SCOPED_TRACE(::testing::Message()
+                       << compute_type_name(type) << ", " << ranks << " ranks, "
+                       << shm::exchange_name(exchange) << ", chunks of " << chunk_numel);
+          expect_unchanged({type, ranks, exchange, chunk_numel},
+                           folder.path("saved" + std::to_string(++number)));
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace elixir::test
