@@ -140,6 +140,7 @@ bool daemon_listens(const RuntimeFolder& folder) {
 }
 
 RuntimeFolder daemon_folder(const DaemonPlaces& places) {
+  if (places.services.empty()) return places.own;  // a look would be one more connection
   return listening_folder(places).value_or(places.own);
 }
 

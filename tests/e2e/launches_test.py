@@ -105,16 +105,19 @@ class Launches(harness.ElixirTest):
                 'TORCHELASTIC_RUN_ID': run, 'TORCHELASTIC_RESTART_COUNT': str(attempt)}
 
     def test_a_launch_that_is_started_again_finds_its_elixird(self):
-        found = []
+        started = []
         for run, attempt in (('a', 0), ('a', 1), ('b', 0)):
-            running = self.start(program('elixir-train'), TINY, '--steps', '1',
+            running = self.start(program('elixir-train'), TINY, ENDLESS,
                                  environment=self.as_torchrun(run, attempt))
-            started = re.search(r'event=elixird_started pid=(\d+)', running.wait().all_text)
-            found.append(int(started.group(1)) if started else found[-1])
-            self.assertEqual(running.wait().exit_code, 0)
-        self.assertEqual(found[0], found[1])
-        self.assertNotEqual(found[1], found[2])
-        self.assertEqual(list(self.statuses()), [found[2], found[0]])  # the newest one first
+            running.wait_for_text('step 1/')
+            told = re.search(r'event=elixird_started pid=(\d+) runtime_dir=(\S+)', running.errors)
+            self.assertEqual(told is None, (run, attempt) == ('a', 1), running.errors)
+            if told:
+                started.append(int(told.group(1)))
+                self.hold_elixird(told.group(2))
+            running.signal(signal.SIGTERM)
+            running.wait()
+        self.assertEqual(list(self.statuses()), started[::-1])  # the newest one first
         self.stop_idle_elixird()
 
     def test_a_service_is_shared_and_outlives_a_job_that_is_killed_with_its_group(self):
