@@ -118,6 +118,7 @@ class Daemon final : public JobPorts {
 
   // ---- neighbours.cpp ----
   void look_for_neighbours(int64_t now_ns);
+  void look_for_neighbours_while_idle(int64_t now_ns);
   void take_neighbours(std::vector<Neighbour> found);
 
   // ---- reserve.cpp ----

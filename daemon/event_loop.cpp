@@ -223,8 +223,10 @@ bool Daemon::has_untold() const {
 }
 
 int Daemon::run() {
-  log_info("listening", "pid={} folder={} workers={} bandwidth_gb_s={:.1f} started_in_s={:.2f}",
-           ::getpid(), folder_.path, pool_->n_threads(), bandwidth_gb_s_, seconds_since(start_ns_));
+  log_info("listening",
+           "pid={} folder={} launch='{}' workers={} bandwidth_gb_s={:.1f} started_in_s={:.2f}",
+           ::getpid(), folder_.path, config_.launch, pool_->n_threads(), bandwidth_gb_s_,
+           seconds_since(start_ns_));
   if (!descriptors_.enough_for(config_.max_sessions)) {
     log_warn("descriptor_limit",
              "limit={} max_sessions={} enough_for={} remedy='ulimit -n, LimitNOFILE='",

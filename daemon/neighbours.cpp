@@ -20,7 +20,7 @@
 namespace elixir::daemon {
 namespace {
 
-constexpr int64_t kLookNs = 10'000'000'000;
+constexpr int64_t kLookNs = 10'000'000'000, kIdleLookNs = 1'000'000'000;
 
 // Whether the process is called so and has not ended: its line of stat is "PID (NAME) STATE ...".
 bool is_called(pid_t pid, const std::string& name) {
@@ -66,6 +66,13 @@ void Daemon::look_for_neighbours(int64_t now_ns) {
   const auto found = std::make_shared<std::vector<Neighbour>>();
   tables_->start([found] { *found = neighbours(); },
                  [this, found] { take_neighbours(std::move(*found)); });
+}
+
+// For whoever asks for the status: no tick looks then, and no job waits for this thread.
+void Daemon::look_for_neighbours_while_idle(int64_t now_ns) {
+  if (now_ns < next_neighbours_ns_ || !jobs_.empty()) return;
+  next_neighbours_ns_ = now_ns + kIdleLookNs;
+  take_neighbours(neighbours());
 }
 
 void Daemon::take_neighbours(std::vector<Neighbour> found) {

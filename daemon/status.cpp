@@ -233,7 +233,7 @@ std::string Daemon::status_json() const {
 const std::string& Daemon::recent_status() {
   const int64_t now_ns = monotonic_ns();
   if (document_.empty() || now_ns - document_ns_ > kRecentNs) {
-    if (jobs_.empty()) take_neighbours(neighbours());  // no tick looks, and nobody waits
+    look_for_neighbours_while_idle(now_ns);
     document_ = status_json();
     document_ns_ = now_ns;
   }

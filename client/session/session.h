@@ -40,7 +40,7 @@ namespace elixir {
 // With `pins_params` device_ranges() will be page-locked: see protect_params().
 struct SessionOptions : shm::RankPosition, shm::RankWishes {
   std::string runtime_dir;   // "": as shm::daemon_places() says
-  std::string launch;        // as it asks for it
+  std::string launch;        // whose elixird it is, where no folder is named
   std::string job;           // the same on every rank
   bool start_daemon = true;  // where none listens
   shm::StepRules rules = {};
