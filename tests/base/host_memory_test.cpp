@@ -116,7 +116,7 @@ TEST(HostMemory, TheGroupThatMemoryIsChargedTo) {
   EXPECT_EQ(memory_group(root.path()), "");
   root.write("proc/self/cgroup", "0::/user/job_7\n");
   EXPECT_EQ(memory_group(root.path()), "/user/job_7");
-  root.write("proc/4242/cgroup", "0::/user\n5:cpu,cpuacct:/a\n4:hugetlb,memory:/job_8/step_0\n");
+  root.write("proc/4242/cgroup", "5:cpu,cpuacct:/a\n4:hugetlb,memory:/job_8/step_0\n0::/user\n");
   EXPECT_EQ(memory_group(root.path(), "4242"), "/job_8/step_0");
 }
 

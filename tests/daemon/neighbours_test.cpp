@@ -5,6 +5,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdint>
+#include <iterator>
+#include <vector>
+
 #include "base/processors.h"
 #include "tests/support/matchers.h"
 #include "tests/support/patience.h"
@@ -38,18 +42,19 @@ class StandIn {
   pid_t pid_ = -1;
 };
 
-// How many processors the process shares with this one, once it has its name; 0: none.
-uint32_t shared_with(const StandIn& other) {
+// How many processors the process shares with this one, once it has its name; -1: it is not among
+// those that do.
+int64_t shared_with(const StandIn& other) {
   for (const Neighbour& one : neighbours(kName)) {
     if (one.pid == other.pid()) return one.processors;
   }
-  return 0;
+  return -1;
 }
 
 TEST(Neighbours, AreThoseOfTheNameThatShareProcessors) {
   const std::vector<int> usable = usable_processors();
   const StandIn all(usable), one({usable.back()});
-  EXPECT_TRUE(test::eventually([&] { return shared_with(all) == usable.size(); }));
+  EXPECT_TRUE(test::eventually([&] { return shared_with(all) == std::ssize(usable); }));
   EXPECT_TRUE(test::eventually([&] { return shared_with(one) == 1; }));
   for (const Neighbour& other : neighbours("elixir-nobody")) ADD_FAILURE() << other.pid;
 }
@@ -60,8 +65,8 @@ TEST(Neighbours, AreNoneWithProcessorsOfTheirOwn) {
   const StandIn first({usable[0]}), second({usable[1]});
   EXPECT_TRUE(test::eventually([&] { return shared_with(first) + shared_with(second) == 2; }));
   bind_this_thread({usable[1]});
-  EXPECT_EQ(shared_with(first), 0u);
-  EXPECT_EQ(shared_with(second), 1u);
+  EXPECT_EQ(shared_with(first), -1);
+  EXPECT_EQ(shared_with(second), 1);
   bind_this_thread(usable);
 }
 
@@ -69,7 +74,7 @@ TEST(Neighbours, AreNoneThatHaveEnded) {
   const StandIn other(usable_processors());
   EXPECT_TRUE(test::eventually([&] { return shared_with(other) > 0; }));
   other.kill();
-  EXPECT_TRUE(test::eventually([&] { return shared_with(other) == 0; })) << "nobody has reaped it";
+  EXPECT_TRUE(test::eventually([&] { return shared_with(other) == -1; })) << "nobody has reaped it";
 }
 
 }  // namespace
