@@ -34,7 +34,7 @@ void watch_for_interrupt() {
   for (int signal : {SIGINT, SIGTERM}) ::sigaction(signal, &action, nullptr);
 }
 
-// What all elixirds meant by the arguments say. `status`: not ok where one does not answer.
+// What all elixirds meant by the arguments say. `status` names those that do not answer.
 struct Answers {
   std::string text;
   Status status;
@@ -49,8 +49,11 @@ Answers ask_all(const StatusArguments& arguments) {
     Result<std::string> answer = StatusClient(folder.status_endpoint()).request();
     if (answer.ok()) {
       answers.push_back(std::move(*answer));
-    } else {
+    } else if (result.status.ok()) {
       result.status = answer.status();
+    } else {
+      result.status = error(answer.status().code(), "{}; {}", result.status.message(),
+                            answer.status().message());
     }
   }
   sort_answers(&answers);

@@ -212,7 +212,8 @@ TEST(SortAnswersTest, ServicesComeFirstAndOfEachTheNewest) {
 
 // Beside those of this test the machine may have others.
 TEST_F(StatusTest, WithoutAFolderAllOfTheUserAreShown) {
-  const std::string login = temporary_.path("login"), elsewhere = temporary_.path("elsewhere");
+  const std::string login = temporary_.path("login"), elsewhere = temporary_.path("elsewhere"),
+                    silent = temporary_.path("silent");
   const std::vector<std::string> launch_folders = {login + "/elixir-launches/launch-1",
                                                    login + "/elixir-launches/launch-2"};
   struct Elixird {
@@ -224,19 +225,25 @@ TEST_F(StatusTest, WithoutAFolderAllOfTheUserAreShown) {
     FakeDaemon status;
   };
   for (const std::string& folder :
-       {launch_folders[0], launch_folders[1], login + "/elixir", elsewhere}) {
+       {launch_folders[0], launch_folders[1], login + "/elixir", elsewhere, silent}) {
     std::filesystem::create_directories(folder);
   }
+  const auto listens = shm::listen_attach(shm::RuntimeFolder{silent}.attach_socket());
+  ASSERT_TRUE(listens.ok());
   const Elixird old_launch("run-1", launch_folders[0], 50), launch("run-2", launch_folders[1], 5),
       service("", login + "/elixir", 100), named("", elsewhere, 60);
   const std::vector<std::string> environment = {"ELIXIR_RUNTIME_DIR=", "XDG_RUNTIME_DIR=" + login};
   const auto run = [&](std::vector<std::string> arguments) {
     arguments.insert(arguments.begin(), ELIXIRCTL);
     const Ended ended = run_program(std::move(arguments), environment);
-    EXPECT_EQ(ended.code, 0) << ended.err;
-    return ended.out;
+    return ended;
   };
-  const std::string text = run({"status"}), json = run({"status", "--json"});
+  const Ended shown = run({"status"});
+  const std::string text = shown.out, json = run({"status", "--json"}).out;
+  // One that does not answer hides no other.
+  EXPECT_EQ(shown.code, static_cast<int>(Code::kUnavailable));
+  EXPECT_THAT(shown.err, HasSubstr(silent));
+
   size_t before = 0, before_json = 0;
   for (const std::string& folder :
        {elsewhere, login + "/elixir", launch_folders[1], launch_folders[0]}) {
@@ -254,8 +261,9 @@ TEST_F(StatusTest, WithoutAFolderAllOfTheUserAreShown) {
         "2; SHARED: 1 of them with elixird pid 77", "elixirctl status --runtime-dir FOLDER"}) {
     EXPECT_THAT(text, HasSubstr(part));
   }
-  EXPECT_EQ(run({"status", "--json", "--runtime-dir", elsewhere}),
-            answer_of("", elsewhere, 60) + "\n");
+  const Ended one = run({"status", "--json", "--runtime-dir", elsewhere});
+  EXPECT_EQ(one.code, 0) << one.err;
+  EXPECT_EQ(one.out, answer_of("", elsewhere, 60) + "\n");
 }
 
 TEST_F(StatusTest, TheProgramsExitCodes) {
