@@ -5,6 +5,7 @@
 #include <fstream>
 #include <optional>
 #include <string_view>
+#include <vector>
 
 #include "base/log.h"
 #include "base/text_file.h"
@@ -86,22 +87,33 @@ void look_upwards(const std::string& root, const Controller& controller, std::st
   }
 }
 
-// A line of /proc/self/cgroup is "number:controllers:path"; version 2 has number 0 and none.
-void look_at_line(const std::string& root, const std::string& line, Count count, MemoryRoom* room) {
-  const size_t first = line.find(':');
-  const size_t second = first == std::string::npos ? first : line.find(':', first + 1);
-  if (second == std::string::npos) return;
-  const std::string path = line.substr(second + 1);
-  const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
-  if (controllers == ",,") look_upwards(root, kVersion2, path, count, room);
-  if (controllers.find(",memory,") != std::string::npos)
-    look_upwards(root, kVersion1, path, count, room);
+struct Membership {
+  const Controller* controller;
+  std::string group;
+};
+
+// The groups of a process whose controller may be the one of memory. A line of /proc/PID/cgroup is
+// "number:controllers:path"; version 2 has number 0 and no controllers.
+std::vector<Membership> memberships(const std::string& root, const std::string& process) {
+  std::vector<Membership> result;
+  std::ifstream lines(root + "/proc/" + process + "/cgroup");
+  for (std::string line; std::getline(lines, line);) {
+    const size_t first = line.find(':');
+    const size_t second = first == std::string::npos ? first : line.find(':', first + 1);
+    if (second == std::string::npos) continue;
+    const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
+    const bool version1 = controllers.find(",memory,") != std::string::npos;
+    if (!version1 && controllers != ",,") continue;
+    result.push_back({version1 ? &kVersion1 : &kVersion2, line.substr(second + 1)});
+  }
+  return result;
 }
 
 // The least of `machine` and the groups.
 MemoryRoom least(const std::string& root, MemoryRoom machine, Count count) {
-  std::ifstream groups(root + "/proc/self/cgroup");
-  for (std::string line; std::getline(groups, line);) look_at_line(root, line, count, &machine);
+  for (const auto& [controller, group] : memberships(root, "self")) {
+    look_upwards(root, *controller, group, count, &machine);
+  }
   return machine;
 }
 
@@ -132,6 +144,16 @@ MemoryRoom memory_capacity(const std::string& root) {
   const uint64_t total = meminfo(root, "MemTotal:");
   return least(root, at_least(total, "MemTotal of this machine", free_memory_setting()),
                Count::kCapacity);
+}
+
+std::string memory_group(const std::string& root, const std::string& process) {
+  std::string group;
+  for (const Membership& membership : memberships(root, process)) {
+    // Version 2 counts memory only where version 1 does not.
+    if (membership.controller == &kVersion1) return membership.group;
+    group = membership.group;
+  }
+  return group;
 }
 
 uint64_t used_swap_bytes(const std::string& root) {

@@ -27,6 +27,10 @@ MemoryRoom memory_room(const std::string& root = "", uint64_t free_bytes = free_
 // ask.
 MemoryRoom memory_capacity(const std::string& root = "");
 
+// The control group that the memory of a process is charged to ("/slurm/job_7"; of version 1 where
+// both are mounted); "" where the system does not tell. `process`: a pid.
+std::string memory_group(const std::string& root = "", const std::string& process = "self");
+
 // Of the machine: what lies in swap.
 uint64_t used_swap_bytes(const std::string& root = "");
 

@@ -25,15 +25,15 @@ struct ProcessorSet {
 
 }  // namespace
 
-std::vector<int> usable_processors() {
+std::vector<int> usable_processors(pid_t process) {
   const ProcessorSet usable;
   std::vector<int> processors;
-  if (::sched_getaffinity(0, usable.bytes, usable.set) == 0) {
+  if (::sched_getaffinity(process, usable.bytes, usable.set) == 0) {
     for (int i = 0; i < kMaxProcessors; ++i) {
       if (CPU_ISSET_S(i, usable.bytes, usable.set)) processors.push_back(i);
     }
   }
-  if (processors.empty()) processors.push_back(0);
+  if (processors.empty() && process == 0) processors.push_back(0);
   return processors;
 }
 

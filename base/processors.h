@@ -1,14 +1,16 @@
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstdint>
 #include <string>
 #include <vector>
 
 namespace elixir {
 
-// The processors this process may run on (affinity and cpuset), ascending; never empty. Sees up to
-// 8192.
-std::vector<int> usable_processors();
+// The processors that a process may run on (affinity and cpuset), ascending; never empty for this
+// one (0), and empty for one that is gone. Sees up to 8192.
+std::vector<int> usable_processors(pid_t process = 0);
 
 // Binds the calling thread to the processors; advice, a refusal is ignored.
 void bind_this_thread(const std::vector<int>& processors);

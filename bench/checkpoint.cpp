@@ -53,7 +53,9 @@ class OwnDaemon {
     if (::mkdtemp(path) == nullptr) throw Error(errno_status(Code::kInternal, "mkdtemp"));
     ::setenv("ELIXIR_RUNTIME_DIR", path, 1);
     folder_ = value_or_throw(shm::open_runtime_folder(path));
-    pid_ = value_or_throw(shm::find_or_start_daemon(folder_, {.extra_arguments = arguments})).pid;
+    pid_ =
+        value_or_throw(shm::find_or_start_daemon({.own = folder_}, {.extra_arguments = arguments}))
+            .pid;
   }
   ~OwnDaemon() {
     ::kill(pid_, SIGTERM);

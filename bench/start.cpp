@@ -163,7 +163,7 @@ class OwnDaemon {
     start.extra_arguments = {"--workers", std::to_string(workers), "--no-bandwidth-probe"};
     start.keep_with_parent = true;
     const shm::RuntimeFolder folder = value_or_throw(shm::open_runtime_folder(folder_));
-    pid_ = value_or_throw(shm::find_or_start_daemon(folder, start)).pid;
+    pid_ = value_or_throw(shm::find_or_start_daemon({.own = folder}, start)).pid;
   }
   ~OwnDaemon() {
     if (pid_ > 0) ::kill(pid_, SIGTERM);

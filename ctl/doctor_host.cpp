@@ -187,21 +187,25 @@ std::string daemon_text(const Json& status) {
 // No elixird is no problem where one can be started.
 Finding examine_elixird(const DoctorOptions& options) {
   const Result<shm::RuntimeFolder> folder = shm::open_runtime_folder(options.runtime_dir);
-  if (!folder.ok()) {
-    return {"elixird", Severity::kProblem, folder.status().message(),
-            "export ELIXIR_RUNTIME_DIR=..."};
+  const Result<std::vector<shm::RuntimeFolder>> folders = folders_to_ask(options.runtime_dir);
+  for (const Status& status : {folder.status(), folders.status()}) {
+    if (status.ok()) continue;
+    return {"elixird", Severity::kProblem, status.message(), "export ELIXIR_RUNTIME_DIR=..."};
   }
-  const Result<std::string> answer = StatusClient(folder->status_endpoint()).request();
-  if (answer.ok()) {
+  std::vector<std::string> running;
+  for (const shm::RuntimeFolder& one : *folders) {
+    const Result<std::string> answer = StatusClient(one.status_endpoint()).request();
+    if (!answer.ok()) continue;
     try {
-      return {"elixird", Severity::kOk,
-              fmt::format("{} in {}", daemon_text(Json::parse(*answer)), folder->path), ""};
+      running.push_back(fmt::format("{} in {}", daemon_text(Json::parse(*answer)), one.path));
     } catch (const Json::exception& failure) {
-      return {
-          "elixird", Severity::kProblem,
-          fmt::format("its answer in {} is of another version: {}", folder->path, failure.what()),
-          "install elixirctl and elixird together, restart elixird"};
+      return {"elixird", Severity::kProblem,
+              fmt::format("its answer in {} is of another version: {}", one.path, failure.what()),
+              "install elixirctl and elixird together, restart elixird"};
     }
+  }
+  if (!running.empty()) {
+    return {"elixird", Severity::kOk, fmt::format("{}", fmt::join(running, "; ")), ""};
   }
   const std::string program = program_folder() + "/elixird";
   if (::access(program.c_str(), X_OK) != 0) {

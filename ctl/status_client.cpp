@@ -2,8 +2,12 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <nlohmann/json.hpp>
+#include <tuple>
+#include <utility>
 #include <zmq.hpp>
 
 #include "base/spare_threads.h"
@@ -21,6 +25,17 @@ Status nobody(const std::string& endpoint, const std::string& what) {
                "no elixird answers at {} ({}); start one with elixir-run, or with systemctl --user "
                "start elixird, or name the folder of another with --runtime-dir",
                endpoint, what);
+}
+
+// Of an answer's part, which may be anything: whether it has this text, and it is not empty.
+bool is_text(const nlohmann::json& object, const char* name) {
+  if (!object.is_object() || !object.contains(name)) return false;
+  return object[name].is_string() && !object[name].get_ref<const std::string&>().empty();
+}
+
+double number_of(const nlohmann::json& object, const char* name) {
+  if (!object.is_object() || !object.contains(name)) return 0;
+  return object[name].is_number() ? object[name].get<double>() : 0;
 }
 
 bool is_json_object(std::string_view text) {
@@ -71,6 +86,37 @@ Result<std::string> StatusClient::request(int timeout_ms) const {
   } catch (const zmq::error_t& failure) {
     return nobody(endpoint_, failure.what());
   }
+}
+
+Result<std::vector<shm::RuntimeFolder>> folders_to_ask(const std::string& runtime_dir) {
+  if (!runtime_dir.empty()) return std::vector<shm::RuntimeFolder>{{runtime_dir}};
+  const char* const named = std::getenv("ELIXIR_RUNTIME_DIR");
+  if (named == nullptr || *named == '\0') {
+    std::vector<shm::RuntimeFolder> all = shm::listening_folders();
+    if (!all.empty()) return all;
+  }
+  Result<shm::RuntimeFolder> folder = shm::open_runtime_folder();
+  if (!folder.ok()) return folder.status();
+  return std::vector<shm::RuntimeFolder>{std::move(*folder)};
+}
+
+void sort_answers(std::vector<std::string>* answers) {
+  struct Keyed {
+    bool of_launch;
+    double uptime_s;
+    std::string answer;
+  };
+  std::vector<Keyed> keyed;
+  for (std::string& answer : *answers) {
+    const nlohmann::json status = nlohmann::json::parse(answer, nullptr, false);
+    const nlohmann::json daemon =
+        status.is_object() ? status.value("daemon", nlohmann::json()) : nlohmann::json();
+    keyed.push_back({is_text(daemon, "launch"), number_of(daemon, "uptime_s"), std::move(answer)});
+  }
+  std::stable_sort(keyed.begin(), keyed.end(), [](const Keyed& a, const Keyed& b) {
+    return std::tie(a.of_launch, a.uptime_s) < std::tie(b.of_launch, b.uptime_s);
+  });
+  for (size_t i = 0; i < keyed.size(); ++i) (*answers)[i] = std::move(keyed[i].answer);
 }
 
 std::vector<std::string> job_names(std::string_view answer) {

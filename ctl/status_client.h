@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "shm/runtime_folder.h"
 
 namespace zmq {
 class context_t;
@@ -29,6 +30,14 @@ class StatusClient {
   const std::string endpoint_;
   const std::unique_ptr<zmq::context_t> context_;
 };
+
+// The folder that was named, by `runtime_dir` or ELIXIR_RUNTIME_DIR, as it is: root may look at
+// another user's elixird. Else all in which an elixird of this user listens, or, where none does,
+// the one where a service would. Never empty.
+Result<std::vector<shm::RuntimeFolder>> folders_to_ask(const std::string& runtime_dir);
+
+// Services before what launches have started, and of each the newest first.
+void sort_answers(std::vector<std::string>* answers);
 
 // The name of each job of an answer; "" where it has none.
 std::vector<std::string> job_names(std::string_view answer);

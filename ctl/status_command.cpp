@@ -7,6 +7,7 @@
 #include <iostream>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "ctl/command.h"
 #include "ctl/status_client.h"
@@ -15,6 +16,9 @@
 
 namespace elixir::ctl {
 namespace {
+
+constexpr const char* kChoose =
+    "(elixirctl status --runtime-dir FOLDER shows one of them, as does ELIXIR_RUNTIME_DIR)\n";
 
 struct StatusArguments {
   std::string runtime_dir;
@@ -30,28 +34,48 @@ void watch_for_interrupt() {
   for (int signal : {SIGINT, SIGTERM}) ::sigaction(signal, &action, nullptr);
 }
 
-// A folder that was named is used as it is: root may look at another user's elixird.
-Result<shm::RuntimeFolder> folder_of(const StatusArguments& arguments) {
-  if (!arguments.runtime_dir.empty()) return shm::RuntimeFolder{arguments.runtime_dir};
-  return shm::open_runtime_folder();
-}
+// What all elixirds meant by the arguments say. `status` names those that do not answer.
+struct Answers {
+  std::string text;
+  Status status;
+};
 
-std::string shown(const std::string& answer, const StatusArguments& arguments) {
-  return arguments.json ? answer + "\n" : status_text(answer);
+Answers ask_all(const StatusArguments& arguments) {
+  const Result<std::vector<shm::RuntimeFolder>> folders = folders_to_ask(arguments.runtime_dir);
+  if (!folders.ok()) return {"", folders.status()};
+  Answers result;
+  std::vector<std::string> answers;
+  for (const shm::RuntimeFolder& folder : *folders) {
+    Result<std::string> answer = StatusClient(folder.status_endpoint()).request();
+    if (answer.ok()) {
+      answers.push_back(std::move(*answer));
+    } else if (result.status.ok()) {
+      result.status = answer.status();
+    } else {
+      result.status = error(answer.status().code(), "{}; {}", result.status.message(),
+                            answer.status().message());
+    }
+  }
+  sort_answers(&answers);
+  for (const std::string& answer : answers) {
+    if (!result.text.empty() && !arguments.json) result.text += "\n";
+    result.text += arguments.json ? answer + "\n" : status_text(answer);
+  }
+  if (answers.size() > 1 && !arguments.json) result.text += "\n" + std::string(kChoose);
+  return result;
 }
 
 // Until interrupted, once a second; an elixird that is not there now may come.
-void watch(const StatusClient& client, const StatusArguments& arguments) {
+void watch(const StatusArguments& arguments) {
   watch_for_interrupt();
   const bool screen = ::isatty(STDOUT_FILENO) != 0 && !arguments.json;
   while (!interrupted) {
-    const Result<std::string> answer = client.request();
+    const Answers answers = ask_all(arguments);
     if (interrupted) break;
     if (screen) std::cout << "\x1b[H\x1b[J";
-    if (answer.ok()) {
-      std::cout << shown(*answer, arguments) << (arguments.json || screen ? "" : "\n");
-    } else {
-      (screen ? std::cout : std::cerr) << "waiting: " << answer.status().message() << "\n";
+    std::cout << answers.text << (arguments.json || screen || answers.text.empty() ? "" : "\n");
+    if (!answers.status.ok()) {
+      (screen ? std::cout : std::cerr) << "waiting: " << answers.status.message() << "\n";
     }
     if (!std::cout.flush()) break;  // nobody reads any more
     ::sleep(1);
@@ -59,17 +83,13 @@ void watch(const StatusClient& client, const StatusArguments& arguments) {
 }
 
 Status status_command(const StatusArguments& arguments) {
-  const Result<shm::RuntimeFolder> folder = folder_of(arguments);
-  if (!folder.ok()) return folder.status();
-  const StatusClient client(folder->status_endpoint());
   if (arguments.watch) {
-    watch(client, arguments);
+    watch(arguments);
     return Status();
   }
-  const Result<std::string> answer = client.request();
-  if (!answer.ok()) return answer.status();
-  std::cout << shown(*answer, arguments);
-  return Status();
+  const Answers answers = ask_all(arguments);
+  std::cout << answers.text;
+  return answers.status;
 }
 
 }  // namespace
@@ -77,11 +97,12 @@ Status status_command(const StatusArguments& arguments) {
 Command add_status(CLI::App& app) {
   const auto arguments = std::make_shared<StatusArguments>();
   CLI::App* status =
-      app.add_subcommand("status", "The daemon, its jobs, their memory, progress and update rate");
-  status->add_flag("--json", arguments->json, "Print elixird's answer as it is, one JSON object");
+      app.add_subcommand("status", "Your elixirds, their jobs, memory, progress and update rate");
+  status->add_flag("--json", arguments->json,
+                   "Print each elixird's answer as it is, one JSON object a line");
   status->add_flag("--watch", arguments->watch, "Again every second until interrupted");
   status->add_option("--runtime-dir", arguments->runtime_dir,
-                     "elixird's folder (default: ELIXIR_RUNTIME_DIR, else one of this user)");
+                     "elixird's folder (default: ELIXIR_RUNTIME_DIR, else all of this user)");
   return {status, [arguments, &app] {
             const Status result = status_command(*arguments);
             return result.ok() ? 0 : report_failure(app, result);

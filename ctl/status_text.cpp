@@ -75,9 +75,27 @@ void line(std::string* out, const char* name, const std::string& value) {
   *out += fmt::format("  {:<12} {}\n", name, value);
 }
 
+// Those that compete for them in capital letters.
+std::string processors(const Json& daemon) {
+  std::string result = number(field(daemon, "processors"));
+  const Json& others = field(daemon, "shares_processors_with");
+  if (!others.is_array()) return result;
+  for (const Json& other : others) {
+    result += fmt::format("; SHARED: {} of them with elixird pid {}",
+                          number(field(other, "processors")), number(field(other, "pid")));
+  }
+  return result;
+}
+
 void daemon_block(std::string* out, const Json& daemon) {
   *out += fmt::format("elixird {}, pid {}, up {}\n", text(field(daemon, "version")),
                       number(field(daemon, "pid")), duration(field(daemon, "uptime_s")));
+  const Json& launch = field(daemon, "launch");
+  line(out, "serves",
+       launch == "" ? "all launches that find or name it" : "launch " + text(launch));
+  line(out, "folder", text(field(daemon, "runtime_dir")));
+  line(out, "charged to", "cgroup " + text(field(daemon, "memory_group")));
+  line(out, "processors", processors(daemon));
   line(out, "threads", by_node(field(daemon, "threads_by_node")) + " (NUMA node: threads)");
   line(out, "pages", bytes(field(daemon, "page_bytes")));
   const Json& bandwidth = field(daemon, "bandwidth_gb_s");

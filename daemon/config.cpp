@@ -50,6 +50,8 @@ void add_options(CLI::App& app, Config* config, std::string* file) {
   app.add_option("--config", *file, "TOML file with the names below, as some_name");
   app.add_option("--runtime-dir", config->runtime_dir,
                  "folder of sockets, lock and log [ELIXIR_RUNTIME_DIR, else one of this user]");
+  app.add_option("--launch", config->launch,
+                 "the launch that started it, for its status; without: a service");
   app.add_option("--workers", config->workers, "worker threads; 0: as many as gain bandwidth");
   add_memory(app, "--memory-limit", config->memory_limit_bytes, "",
              "bytes for all sessions, e.g. 40GiB [what the machine has]");

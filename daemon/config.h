@@ -20,6 +20,7 @@ inline constexpr uint32_t kMaxCheckpointThreads = 64;
 // flag wins over the file.
 struct Config {
   std::string runtime_dir;                   // "": shm/runtime_folder.h chooses
+  std::string launch;                        // whose elixird it is; "": a service's
   uint32_t workers = 0;                      // 0: measured
   uint64_t memory_limit_bytes = UINT64_MAX;  // for all sessions; the most: what the machine has
   uint64_t memory_margin_bytes = uint64_t{256} << 20;  // left free on the machine

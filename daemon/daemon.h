@@ -17,6 +17,7 @@
 #include "daemon/config.h"
 #include "daemon/descriptors.h"
 #include "daemon/job.h"
+#include "daemon/neighbours.h"
 #include "daemon/topology.h"
 #include "daemon/worker_pool.h"
 #include "daemon/zmq_gate.h"
@@ -49,7 +50,7 @@ struct Connection {
 
 // elixird's event loop: one thread that owns sockets and jobs, admits ranks, hands on what they say
 // to their Job, and never waits for a peer. The functions are grouped by file: event_loop.cpp,
-// attach.cpp, admission.cpp, reserve.cpp, ranks_ready.cpp, control.cpp, ports.cpp,
+// attach.cpp, admission.cpp, neighbours.cpp, reserve.cpp, ranks_ready.cpp, control.cpp, ports.cpp,
 // folder_requests.cpp, status.cpp. Who owns what: daemon/README.md.
 class Daemon final : public JobPorts {
  public:
@@ -77,7 +78,6 @@ class Daemon final : public JobPorts {
   void serve_once();
   void on_signal();
   void on_tick();
-  void look_for_swapped(int64_t now_ns);
   void check_timeouts(int64_t now_ns);
   std::vector<Job*> all_jobs() const;
   void on_work_done(const JobWork* work);
@@ -116,7 +116,13 @@ class Daemon final : public JobPorts {
   uint64_t ranks_without_memory() const;
   void keep_descriptors_for_jobs() const;
 
+  // ---- neighbours.cpp ----
+  void look_for_neighbours(int64_t now_ns);
+  void look_for_neighbours_while_idle(int64_t now_ns);
+  void take_neighbours(std::vector<Neighbour> found);
+
   // ---- reserve.cpp ----
+  void look_for_swapped(int64_t now_ns);
   MemoryRoom room_for_jobs() const;
   bool memory_moves() const;
   Status check_memory(const Job::Options& job, bool* wait_for_memory) const;
@@ -194,10 +200,12 @@ class Daemon final : public JobPorts {
   int64_t document_ns_ = 0;
   int64_t idle_since_ns_ = 0;
   int64_t next_tick_ns_ = 0;
-  int64_t next_swap_ns_ = 0;      // when to ask again whether the machine swaps
-  uint64_t used_swap_bytes_ = 0;  // its answer
-  bool messages_left_ = false;    // ZeroMQ's descriptors will not say so again
-  bool accepting_ = true;         // false until the next tick when descriptors have run out
+  std::vector<Neighbour> neighbours_;  // other elixirds on its processors
+  int64_t next_neighbours_ns_ = 0;     // when to look for them again
+  int64_t next_swap_ns_ = 0;           // when to ask again whether the machine swaps
+  uint64_t used_swap_bytes_ = 0;       // its answer
+  bool messages_left_ = false;         // ZeroMQ's descriptors will not say so again
+  bool accepting_ = true;              // false until the next tick when descriptors have run out
   bool stopping_ = false;
   int exit_signal_count_ = 0;
   int64_t stop_ns_ = 0;         // when the first came; 0: none has

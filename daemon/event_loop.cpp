@@ -36,8 +36,6 @@ constexpr int kStatusLingerMs = 100;
 constexpr int kQueuedControlMessages = 64, kQueuedStatusMessages = 2;
 constexpr uint32_t kSpareControlConnections = 64;  // beyond max_sessions
 constexpr uint32_t kStatusConnections = 64;
-constexpr int64_t kSwapNs = 1'000'000'000;
-constexpr uint64_t kLookedAtBytes = 1ull << 30;  // a tick: half a millisecond
 constexpr int64_t kRefusedNoteNs = 1'000'000'000;
 constexpr uint64_t kProbeShareOfMemory = 8;  // the probe's buffer takes at most an eighth
 
@@ -225,13 +223,16 @@ bool Daemon::has_untold() const {
 }
 
 int Daemon::run() {
-  log_info("listening", "pid={} folder={} workers={} bandwidth_gb_s={:.1f} started_in_s={:.2f}",
-           ::getpid(), folder_.path, pool_->n_threads(), bandwidth_gb_s_, seconds_since(start_ns_));
+  log_info("listening",
+           "pid={} folder={} launch='{}' workers={} bandwidth_gb_s={:.1f} started_in_s={:.2f}",
+           ::getpid(), folder_.path, config_.launch, pool_->n_threads(), bandwidth_gb_s_,
+           seconds_since(start_ns_));
   if (!descriptors_.enough_for(config_.max_sessions)) {
     log_warn("descriptor_limit",
              "limit={} max_sessions={} enough_for={} remedy='ulimit -n, LimitNOFILE='",
              descriptors_.limit(), config_.max_sessions, descriptors_.most_ranks());
   }
+  take_neighbours(neighbours());
   notify_service("READY=1");
   while (!(stopping_ && jobs_.empty())) {
     serve_once();
@@ -338,19 +339,8 @@ void Daemon::on_tick() {
     say_who_waits(*job, monotonic_ns());
   }
   look_for_swapped(monotonic_ns());
+  look_for_neighbours(monotonic_ns());
   check_timeouts(monotonic_ns());
-}
-
-// On a machine that swaps nothing there is nothing to be found, but that what was found is back.
-void Daemon::look_for_swapped(int64_t now_ns) {
-  if (now_ns >= next_swap_ns_) {
-    next_swap_ns_ = now_ns + kSwapNs;
-    used_swap_bytes_ = used_swap_bytes();
-  }
-  for (const auto& [id, job] : jobs_) {
-    if (used_swap_bytes_ == 0 && job->swapped_bytes() == 0) continue;
-    job->look_for_swapped(kLookedAtBytes / jobs_.size());
-  }
 }
 
 void Daemon::check_timeouts(int64_t now_ns) {

@@ -17,6 +17,9 @@
 namespace elixir::daemon {
 namespace {
 
+constexpr int64_t kSwapNs = 1'000'000'000;
+constexpr uint64_t kLookedAtBytes = 1ull << 30;  // a tick: half a millisecond
+
 // All limits were looked at before: something else has taken the memory since. What fails but the
 // filling has its own remedies: descriptors, address space.
 Status why_not_reserved(const Status& status, const Reservation& reservation,
@@ -188,6 +191,18 @@ void Daemon::fill_sums(Job& job, std::shared_ptr<FillProgress> progress) {
         jobs_.at(job_id)->sums_filled(*outcome);
         retry_waiting();
       });
+}
+
+// On a machine that swaps nothing there is nothing to be found, but that what was found is back.
+void Daemon::look_for_swapped(int64_t now_ns) {
+  if (now_ns >= next_swap_ns_) {
+    next_swap_ns_ = now_ns + kSwapNs;
+    used_swap_bytes_ = used_swap_bytes();
+  }
+  for (const auto& [id, job] : jobs_) {
+    if (used_swap_bytes_ == 0 && job->swapped_bytes() == 0) continue;
+    job->look_for_swapped(kLookedAtBytes / jobs_.size());
+  }
 }
 
 void Daemon::on_reserved(uint64_t job_id, uint32_t local_rank, Result<SessionMemory> memory,

@@ -4,6 +4,8 @@
 
 #include "base/clock.h"
 #include "base/compute_type_names.h"
+#include "base/host_memory.h"
+#include "base/processors.h"
 #include "base/version.h"
 #include "daemon/daemon.h"
 #include "daemon/waits.h"
@@ -204,9 +206,18 @@ std::string Daemon::status_json() const {
   }
   uint64_t lost_doorbells = lost_doorbells_;
   for (const auto& [id, job] : jobs_) lost_doorbells += job->lost_doorbells();
+  Json shared = Json::array();
+  for (const Neighbour& one : neighbours_) {
+    shared.push_back({{"pid", one.pid}, {"processors", one.processors}});
+  }
   Json json;
   json["daemon"] = {{"pid", ::getpid()},
                     {"version", kVersion},
+                    {"runtime_dir", folder_.path},
+                    {"launch", config_.launch},
+                    {"memory_group", memory_group()},
+                    {"processors", usable_processors().size()},
+                    {"shares_processors_with", std::move(shared)},
                     {"uptime_s", seconds_since(start_ns_)},
                     {"threads_by_node", std::move(threads)},
                     {"page_bytes", page_bytes_},
@@ -222,6 +233,7 @@ std::string Daemon::status_json() const {
 const std::string& Daemon::recent_status() {
   const int64_t now_ns = monotonic_ns();
   if (document_.empty() || now_ns - document_ns_ > kRecentNs) {
+    look_for_neighbours_while_idle(now_ns);
     document_ = status_json();
     document_ns_ = now_ns;
   }

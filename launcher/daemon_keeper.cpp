@@ -41,25 +41,25 @@ bool is_ending(pid_t pid) {
 
 }  // namespace
 
-DaemonKeeper::DaemonKeeper(shm::RuntimeFolder folder, std::vector<std::string> daemon_arguments)
-    : folder_(std::move(folder)), daemon_arguments_(std::move(daemon_arguments)) {
+DaemonKeeper::DaemonKeeper(shm::DaemonPlaces places, std::vector<std::string> daemon_arguments)
+    : places_(std::move(places)), daemon_arguments_(std::move(daemon_arguments)) {
   daemon_arguments_.insert(daemon_arguments_.begin(),
                            {"--exit-when-idle", std::to_string(kIdleSeconds)});
 }
 
-Status DaemonKeeper::ensure(const std::function<bool()>& interrupted) {
+Result<shm::RuntimeFolder> DaemonKeeper::ensure(const std::function<bool()>& interrupted) {
   // Ranks that failed may have done so because it was killed: the next ones need another then.
   if (pid_ > 0 && !reap(kMayEndMs) && is_ending(pid_)) reap(kStopMs);
-  const Result<shm::StartedDaemon> daemon = shm::find_or_start_daemon(
-      folder_,
+  const Result<shm::FoundDaemon> daemon = shm::find_or_start_daemon(
+      places_,
       {.extra_arguments = daemon_arguments_, .keep_with_parent = true, .interrupted = interrupted});
   if (!daemon.ok()) return daemon.status();
   if (daemon->pid > 0) pid_ = daemon->pid;
-  return Status();
+  return daemon->folder;
 }
 
 bool DaemonKeeper::serves_others(const std::string& own, const std::function<bool()>& interrupted) {
-  const ctl::StatusClient client(folder_.status_endpoint());
+  const ctl::StatusClient client(places_.own.status_endpoint());
   Result<std::string> answer = Status(Code::kUnavailable, "not asked");
   // On a busy machine one may be late.
   for (int asked = 0; !answer.ok() && asked < kMostRequests; ++asked) {

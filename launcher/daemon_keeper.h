@@ -16,14 +16,14 @@ namespace elixir::launcher {
 // be killed. (Should that signal be lost, it still ends by itself once idle for kIdleSeconds.)
 class DaemonKeeper {
  public:
-  DaemonKeeper(shm::RuntimeFolder folder, std::vector<std::string> daemon_arguments);
+  DaemonKeeper(shm::DaemonPlaces places, std::vector<std::string> daemon_arguments);
   ~DaemonKeeper() { stop(); }
   DaemonKeeper(const DaemonKeeper&) = delete;
   DaemonKeeper& operator=(const DaemonKeeper&) = delete;
 
-  // Makes sure that one listens; also after the first call, should it have ended since.
-  // `interrupted` is asked meanwhile (shm::DaemonStart).
-  Status ensure(const std::function<bool()>& interrupted);
+  // Makes sure that one listens, also after the first call, if it has ended since, and says where.
+  // `interrupted` is asked while it waits (shm::DaemonStart).
+  Result<shm::RuntimeFolder> ensure(const std::function<bool()>& interrupted);
 
   static constexpr int kIdleSeconds = 120;
 
@@ -41,7 +41,7 @@ class DaemonKeeper {
  private:
   bool reap(int timeout_ms);
 
-  const shm::RuntimeFolder folder_;
+  const shm::DaemonPlaces places_;
   std::vector<std::string> daemon_arguments_;
   pid_t pid_ = -1;
 };

@@ -59,7 +59,8 @@ void add_options(CLI::App& app, Arguments& arguments) {
                  "Anything that tells this start from others at that address and port; the same on "
                  "all nodes");
   app.add_option("--runtime-dir", arguments.runtime_dir,
-                 "elixird's folder (default: ELIXIR_RUNTIME_DIR, else one of this user)");
+                 "elixird's folder (default: ELIXIR_RUNTIME_DIR, else a service's where one "
+                 "listens, else one of this launch)");
   app.add_option("--daemon-arg", arguments.daemon_arguments,
                  "An argument for elixird, should it be started here; as --daemon-arg=--flag=value")
       ->allow_extra_args(false);
@@ -162,12 +163,13 @@ Result<int> run_attempts(const Arguments& arguments, const SignalWatch& signals,
   for (;; ++launch.attempt) {
     int stop_signal = 0;
     bool save_asked = false;
-    const Status ensured = daemon.ensure([&] {
+    const Result<shm::RuntimeFolder> folder = daemon.ensure([&] {
       if (stop_signal == 0) stop_signal = take_stop_signal(signals, &save_asked);
       return stop_signal != 0;
     });
     if (stop_signal != 0) return kSignalExit + stop_signal;
-    ELIXIR_RETURN_IF_ERROR(ensured);
+    if (!folder.ok()) return folder.status();
+    launch.runtime_path = folder->path;
     if (arguments.nodes.nodes == 1 && !arguments.nodes.master_port) {
       const Result<uint16_t> port = free_port();
       if (!port.ok()) return port.status();
@@ -217,12 +219,13 @@ Result<int> run(Arguments arguments) {
   Result<std::string> program = find_program(arguments.command.front());
   if (!program.ok()) return program.status();
   arguments.command.front() = *program;
-  Result<shm::RuntimeFolder> folder = shm::open_runtime_folder(arguments.runtime_dir);
-  if (!folder.ok()) return folder.status();
+  // A node of its own for each, where one machine plays several.
+  const Result<shm::DaemonPlaces> places = shm::daemon_places(
+      arguments.runtime_dir, fmt::format("elixir-run:{} node {}", launch.id, launch.node_rank));
+  if (!places.ok()) return places.status();
 
-  launch.runtime_path = std::filesystem::absolute(folder->path);
   const SignalWatch signals;
-  DaemonKeeper daemon(*folder, arguments.daemon_arguments);
+  DaemonKeeper daemon(*places, arguments.daemon_arguments);
   const Result<int> code = run_attempts(arguments, signals, daemon, launch);
   wait_for_other_jobs(daemon, launch.id, signals);
   return code;

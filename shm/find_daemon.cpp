@@ -10,6 +10,8 @@
 #include <cstdlib>
 #include <deque>
 #include <fstream>
+#include <optional>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/subprocess.h"
@@ -91,11 +93,13 @@ Status wait_until_listening(const RuntimeFolder& folder, pid_t child, const Daem
   return Status();
 }
 
-Result<StartedDaemon> start_daemon(const RuntimeFolder& folder, const DaemonStart& start) {
+Result<FoundDaemon> start_daemon(const DaemonPlaces& places, const DaemonStart& start) {
+  const RuntimeFolder& folder = places.own;
   UniqueFd log(::open(folder.log_file().c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
   if (!log.valid()) return errno_status(Code::kInternal, "open " + folder.log_file());
   SpawnOptions options;
   options.argv = {daemon_program(), "--runtime-dir", folder.path};
+  if (!places.launch.empty()) options.argv.insert(options.argv.end(), {"--launch", places.launch});
   options.argv.insert(options.argv.end(), start.extra_arguments.begin(),
                       start.extra_arguments.end());
   options.stdout_fd = log.get();
@@ -108,7 +112,25 @@ Result<StartedDaemon> start_daemon(const RuntimeFolder& folder, const DaemonStar
                  child.status().message());
   }
   ELIXIR_RETURN_IF_ERROR(wait_until_listening(folder, *child, start));
-  return StartedDaemon{*child};
+  return FoundDaemon{folder, *child};
+}
+
+std::optional<RuntimeFolder> listening_folder(const DaemonPlaces& places) {
+  if (daemon_listens(places.own)) return places.own;
+  for (const RuntimeFolder& service : places.services) {
+    if (daemon_listens(service)) return service;
+  }
+  return std::nullopt;
+}
+
+// What is found without the lock. A service counts while nobody of this launch has begun to start
+// one: who begins makes the lock's file, and then looks at the services once more. So either all
+// ranks see the service, or all take the lock.
+std::optional<RuntimeFolder> found_at_once(const DaemonPlaces& places) {
+  const std::optional<RuntimeFolder> folder = listening_folder(places);
+  const bool is_service = folder && folder->path != places.own.path;
+  if (is_service && ::access(places.own.start_lock_file().c_str(), F_OK) == 0) return std::nullopt;
+  return folder;
 }
 
 }  // namespace
@@ -117,14 +139,21 @@ bool daemon_listens(const RuntimeFolder& folder) {
   return somebody_listens(folder.attach_socket());
 }
 
-Result<StartedDaemon> find_or_start_daemon(const RuntimeFolder& folder, const DaemonStart& start) {
+RuntimeFolder daemon_folder(const DaemonPlaces& places) {
+  if (places.services.empty()) return places.own;  // a look would be one more connection
+  return listening_folder(places).value_or(places.own);
+}
+
+Result<FoundDaemon> find_or_start_daemon(const DaemonPlaces& places, const DaemonStart& start) {
   ELIXIR_CHECK(start.timeout_ms > 0, "{} ms to start in", start.timeout_ms);
-  if (daemon_listens(folder)) return StartedDaemon{};
-  Result<UniqueFd> lock = take_start_lock(folder, start);
+  if (auto folder = found_at_once(places)) return FoundDaemon{std::move(*folder)};
+  if (!places.launch.empty()) ELIXIR_RETURN_IF_ERROR(make_launch_folder(places.own));
+  Result<UniqueFd> lock = take_start_lock(places.own, start);
   if (!lock.ok()) return lock.status();
   for (const int64_t start_ns = monotonic_ns();;) {
-    if (daemon_listens(folder)) return StartedDaemon{};  // another rank was faster
-    const Result<StartedDaemon> daemon = start_daemon(folder, start);
+    // Another rank was faster, or a service came.
+    if (auto folder = listening_folder(places)) return FoundDaemon{std::move(*folder)};
+    const Result<FoundDaemon> daemon = start_daemon(places, start);
     // The folder is locked and nobody listens: the last elixird is leaving, with a step to finish.
     const bool leaving = !daemon.ok() && daemon.status().code() == Code::kAlreadyRunning;
     if (!leaving) return daemon;

@@ -15,6 +15,10 @@ namespace elixir::shm {
 // True when an elixird listens in the folder, be it one that hangs. Does not wait.
 bool daemon_listens(const RuntimeFolder& folder);
 
+// Where the launch finds its elixird: in `own`, else in the first of the services where one
+// listens; else `own`, where none listens now. Does not wait.
+RuntimeFolder daemon_folder(const DaemonPlaces& places);
+
 struct DaemonStart {
   std::vector<std::string> extra_arguments;  // after --runtime-dir
   bool keep_with_parent = false;  // true: dies with this process; false: in a session of its own
@@ -22,15 +26,17 @@ struct DaemonStart {
   std::function<bool()> interrupted = {};  // asked while it waits: true ends it with kUnavailable
 };
 
-struct StartedDaemon {
-  pid_t pid = -1;  // -1: one was there already
+struct FoundDaemon {
+  RuntimeFolder folder;  // where it listens
+  pid_t pid = -1;        // -1: one was there already
 };
 
-// Finds the folder's elixird or starts one (flock on start_lock_file decides who, so that of many
-// ranks one does; kTimedOut where another holds that for three times `timeout_ms`). Its output goes
-// to log_file(). The program is $ELIXIRD, else elixird beside this program or in bin/ beside its
-// folder or libelixir.so's, else the one in PATH. kUnavailable, with the log's last lines, when it
-// does not come up.
-Result<StartedDaemon> find_or_start_daemon(const RuntimeFolder& folder, const DaemonStart& start);
+// Finds the launch's elixird or starts one in places.own (flock on start_lock_file decides who, so
+// that of many ranks one does; kTimedOut where another holds that for three times `timeout_ms`).
+// All ranks of a launch get the same one, also where a service begins to listen meanwhile. Its
+// output goes to log_file(). The program is $ELIXIRD, else elixird beside this program or in bin/
+// beside its folder or libelixir.so's, else the one in PATH. kUnavailable, with the log's last
+// lines, when it does not come up.
+Result<FoundDaemon> find_or_start_daemon(const DaemonPlaces& places, const DaemonStart& start);
 
 }  // namespace elixir::shm

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "base/status.h"
 
@@ -20,11 +21,39 @@ struct RuntimeFolder {
   std::string log_file() const { return path + "/elixird.log"; }
 };
 
-// `explicit_path`, else $ELIXIR_RUNTIME_DIR, else, of $XDG_RUNTIME_DIR/elixir, /run/elixir-USER and
-// /run/elixir, as far as they are this user's, the first where an elixird listens, or, where none
-// does, the first; else /tmp/elixir-UID. Creates it with mode 0700; refuses one that belongs to
-// another user or that others may write to. `services` stands for /run in tests.
+// The folder of a service: `explicit_path`, else $ELIXIR_RUNTIME_DIR, else, of
+// $XDG_RUNTIME_DIR/elixir, /run/elixir-USER and /run/elixir, as far as they are this user's, the
+// first where an elixird listens, or, where none does, the first; else /tmp/elixir-UID. Creates it
+// with mode 0700; refuses one that belongs to another user or that others may write to. `services`
+// stands for /run in tests.
 Result<RuntimeFolder> open_runtime_folder(const std::string& explicit_path = "",
                                           const std::string& services = "/run");
+
+// Where a launch looks for its elixird, and where it starts one.
+struct DaemonPlaces {
+  // An elixird is started here. Nobody else looks here, unless the folder was named.
+  RuntimeFolder own = {};
+  // One that listens here serves all launches of its user.
+  std::vector<RuntimeFolder> services = {};
+  // The launch that `own` belongs to; "": it was named, and serves everybody who names it.
+  std::string launch = {};
+};
+
+// `explicit_path`, else $ELIXIR_RUNTIME_DIR, opened as above: then no other place counts. Without
+// either, `own` is launch-HASH, by the hash of `launch`, in $XDG_RUNTIME_DIR/elixir-launches, or in
+// /tmp/elixir-UID where that is not set: not in a service's folder, which systemd removes with the
+// service. It is created when an elixird is started (shm/find_daemon.h). `launch` is the same for
+// all ranks of a launch, for each of its restarts, and for no other launch.
+Result<DaemonPlaces> daemon_places(const std::string& explicit_path, const std::string& launch,
+                                   const std::string& services = "/run");
+
+// Creates the folder of a launch. Of those beside it the newest kKeptLaunches are kept, for their
+// logs, and those in use.
+inline constexpr size_t kKeptLaunches = 32;
+Status make_launch_folder(const RuntimeFolder& folder);
+
+// The folders of this user in which an elixird listens: those of services, of their launches, and
+// all that /proc/net/unix names.
+std::vector<RuntimeFolder> listening_folders(const std::string& services = "/run");
 
 }  // namespace elixir::shm

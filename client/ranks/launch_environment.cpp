@@ -7,6 +7,8 @@
 #include <cstdlib>
 
 #include "base/clock.h"
+#include "base/host_memory.h"
+#include "client/ranks/rank_environment.h"
 #include "client/ranks/read_launch_environment.h"
 #include "client/ranks/slurm_lists.h"
 
@@ -50,20 +52,41 @@ Status read_number(const char* name, uint32_t fallback, uint32_t* value) {
   return Status();
 }
 
+std::string slurm_step() {
+  return "slurm:" + text_of("SLURM_JOB_ID") + "." + text_of("SLURM_STEP_ID");
+}
+
+std::string openmpi_run() {
+  return "openmpi:" + text_of("PMIX_NAMESPACE") + ":" + text_of("OMPI_MCA_ess_base_jobid");
+}
+
 std::string job_of(const std::string& starter) {
   if (const std::string job = text_of("ELIXIR_JOB"); !job.empty()) return job;
   if (starter == "torchrun") {
     return "torchrun:" + text_of("MASTER_ADDR") + ":" + text_of("MASTER_PORT") + ":" +
            text_of("TORCHELASTIC_RUN_ID") + ":" + text_of("TORCHELASTIC_RESTART_COUNT");
   }
-  if (starter == "slurm") {
-    return "slurm:" + text_of("SLURM_JOB_ID") + "." + text_of("SLURM_STEP_ID") + ":" +
-           text_of("SLURM_RESTART_COUNT");
-  }
-  if (starter == "openmpi") {
-    return "openmpi:" + text_of("PMIX_NAMESPACE") + ":" + text_of("OMPI_MCA_ess_base_jobid");
-  }
+  if (starter == "slurm") return slurm_step() + ":" + text_of("SLURM_RESTART_COUNT");
+  if (starter == "openmpi") return openmpi_run();
   return "alone:" + std::to_string(::getpid()) + ":" + std::to_string(monotonic_ns());
+}
+
+// What changes when the ranks are started again is no part of it.
+std::string launch_of(const LaunchEnvironment& environment) {
+  if (environment.starter == "slurm") return slurm_step();
+  const bool in_slurm = !text_of("SLURM_JOB_ID").empty();
+  const std::string where = in_slurm ? " in " + slurm_step() : "";
+  if (environment.starter == "openmpi") return openmpi_run() + where;
+  if (environment.starter == "torchrun") {
+    const std::string run = text_of("TORCHELASTIC_RUN_ID");
+    if (run.empty()) return environment.job + where;  // started by hand
+    // An id may be chosen twice ("none" is the default), and what differs then is the port, which
+    // the agent keeps, or the control group, which its ranks have from it.
+    const std::string port = run == "none" ? ":" + text_of("MASTER_PORT") : "";
+    return fmt::format("torchrun:{}{}{} in cgroup {}", run, port, where, memory_group());
+  }
+  static const std::string kAlone = new_launch_id();  // all optimizers of a process share it
+  return kAlone;
 }
 
 // Slurm knows how many tasks it has on each node; SLURM_NTASKS_PER_NODE is there only if asked for.
@@ -168,6 +191,7 @@ Result<LaunchEnvironment> read_launch_environment() {
   }
   ELIXIR_RETURN_IF_ERROR(read_master(&result));
   result.job = job_of(result.starter);
+  result.launch = launch_of(result);
   return result;
 }
 

@@ -56,31 +56,37 @@ Session::~Session() {
   }
 }
 
-Status Session::connect(const std::vector<shm::ParameterPlace>& places) {
-  const Result<shm::RuntimeFolder> folder = shm::open_runtime_folder(options_.runtime_dir);
-  if (!folder.ok()) return folder.status();
+Status Session::connect(const std::vector<shm::ParameterPlace>& parameters) {
+  const Result<shm::DaemonPlaces> places =
+      shm::daemon_places(options_.runtime_dir, options_.launch);
+  if (!places.ok()) return places.status();
+  shm::FoundDaemon daemon;
   if (options_.start_daemon) {
     shm::DaemonStart start;
     // Nobody else will stop a daemon that a lone trainer started.
     start.extra_arguments = {"--exit-when-idle", kIdleExitSeconds};
-    const Result<shm::StartedDaemon> daemon = shm::find_or_start_daemon(*folder, start);
-    if (!daemon.ok()) return daemon.status();
-    if (daemon->pid > 0) {
-      log_info("elixird_started", "pid={} runtime_dir={} log={}", daemon->pid, folder->path,
-               folder->log_file());
-    }
+    Result<shm::FoundDaemon> found = shm::find_or_start_daemon(*places, start);
+    if (!found.ok()) return found.status();
+    daemon = std::move(*found);
+  } else {
+    daemon.folder = shm::daemon_folder(*places);
   }
-  Result<UniqueFd> socket = shm::connect_attach(folder->attach_socket());
+  const shm::RuntimeFolder& folder = daemon.folder;
+  if (daemon.pid > 0) {
+    log_info("elixird_started", "pid={} runtime_dir={} log={}", daemon.pid, folder.path,
+             folder.log_file());
+  }
+  Result<UniqueFd> socket = shm::connect_attach(folder.attach_socket());
   if (!socket.ok()) return socket.status();
   attach_socket_ = std::move(*socket);
 
-  ELIXIR_RETURN_IF_ERROR(send_attach_request(places));
+  ELIXIR_RETURN_IF_ERROR(send_attach_request(parameters));
   ELIXIR_RETURN_IF_ERROR(receive_attach_reply());
   ELIXIR_RETURN_IF_ERROR(receive_ranks());
 
   // This folder's, as this process sees it: elixird may see it at another path.
   Result<std::unique_ptr<ControlChannel>> channel =
-      ControlChannel::connect(folder->control_endpoint(), [this] { return check_alive(); });
+      ControlChannel::connect(folder.control_endpoint(), [this] { return check_alive(); });
   if (!channel.ok()) return channel.status();
   control_channel_ = std::move(*channel);
   shm::Hello hello{};

@@ -39,7 +39,8 @@ namespace elixir {
 
 // With `pins_params` device_ranges() will be page-locked: see protect_params().
 struct SessionOptions : shm::RankPosition, shm::RankWishes {
-  std::string runtime_dir;   // "": as open_runtime_folder chooses
+  std::string runtime_dir;   // "": as shm::daemon_places() says
+  std::string launch;        // whose elixird it is, where no folder is named
   std::string job;           // the same on every rank
   bool start_daemon = true;  // where none listens
   shm::StepRules rules = {};
@@ -229,7 +230,7 @@ class Session {
         revisions_(shape.n_chunks),
         loads_(shape.n_grad_slots(), 0) {}
 
-  Status connect(const std::vector<shm::ParameterPlace>& places);
+  Status connect(const std::vector<shm::ParameterPlace>& parameters);
   Status send_attach_request(const std::vector<shm::ParameterPlace>& places);
   Status receive_attach_reply();
   Status receive_ranks();

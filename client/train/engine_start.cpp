@@ -197,6 +197,7 @@ void Engine::attach(const Options& options) {
   }
   SessionOptions session;
   session.runtime_dir = options.runtime_dir;
+  session.launch = environment_.launch.empty() ? environment_.job : environment_.launch;
   session.job = environment_.job;
   session.rank = environment_.rank;
   session.local_rank = environment_.local_rank;

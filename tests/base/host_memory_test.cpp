@@ -110,6 +110,34 @@ TEST(HostMemory, Version1BesideOtherControllers) {
   EXPECT_EQ(room.limit, "memory.limit_in_bytes of cgroup /");
 }
 
+// Of version 1 where both are mounted: it is the one that counts memory then.
+TEST(HostMemory, TheGroupThatMemoryIsChargedTo) {
+  const TemporaryFolder root;
+  EXPECT_EQ(memory_group(root.path()), "");
+  root.write("proc/self/cgroup", "0::/user/job_7\n");
+  EXPECT_EQ(memory_group(root.path()), "/user/job_7");
+  root.write("proc/4242/cgroup", "5:cpu,cpuacct:/a\n4:hugetlb,memory:/job_8/step_0\n0::/user\n");
+  EXPECT_EQ(memory_group(root.path(), "4242"), "/job_8/step_0");
+}
+
+// Two jobs on a machine with cgroups of version 2: each is admitted by its own limit.
+TEST(HostMemory, EachGroupHasItsOwnRoom) {
+  const TemporaryFolder root;
+  write_meminfo(root, 4000);
+  root.write("sys/fs/cgroup/jobs/memory.max", "max\n");
+  root.write("sys/fs/cgroup/jobs/memory.current", "5\n");
+  for (const uint64_t mib : {300, 700}) {
+    const std::string group = "/jobs/" + std::to_string(mib);
+    root.write("sys/fs/cgroup" + group + "/memory.max", std::to_string(mib * kMiB) + "\n");
+    root.write("sys/fs/cgroup" + group + "/memory.current", std::to_string(100 * kMiB) + "\n");
+    root.write("proc/self/cgroup", "0::" + group + "\n");
+    const MemoryRoom room = memory_room(root.path());
+    EXPECT_EQ(room.available_bytes, (mib - 100) * kMiB);
+    EXPECT_EQ(room.limit, "memory.max of cgroup " + group);
+    EXPECT_EQ(memory_group(root.path()), group);
+  }
+}
+
 TEST(HostMemory, ThisMachineHasSome) {
   EXPECT_GT(memory_room().available_bytes, 0u);
   EXPECT_LT(memory_room().available_bytes, uint64_t{1} << 50);

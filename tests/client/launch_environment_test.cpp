@@ -1,6 +1,10 @@
 #include "client/ranks/launch_environment.h"
 
+#include <unistd.h>
+
 #include <cstdlib>
+#include <utility>
+#include <vector>
 
 #include "client/ranks/read_launch_environment.h"
 #include "client/ranks/slurm_lists.h"
@@ -27,6 +31,7 @@ class LaunchEnvironmentTest : public testing::Test {
                              "SLURM_LOCALID",
                              "SLURM_NTASKS_PER_NODE",
                              "SLURM_JOB_ID",
+                             "SLURM_RESTART_COUNT",
                              "SLURM_STEP_ID",
                              "SLURM_NODEID",
                              "SLURM_STEP_TASKS_PER_NODE",
@@ -81,6 +86,65 @@ TEST_F(LaunchEnvironmentTest, ReadsSlurmAndOpenMpi) {
   set("OMPI_COMM_WORLD_SIZE", "3");
   EXPECT_EQ(read_launch_environment()->starter, "openmpi");
   EXPECT_EQ(read_launch_environment()->local_rank, 2u);
+}
+
+// The name by which a launch finds its elixird: the same for all ranks and restarts, another for
+// every other launch.
+TEST_F(LaunchEnvironmentTest, ALaunchKeepsItsNameWhenItIsStartedAgain) {
+  struct Starter {
+    std::vector<std::pair<const char*, const char*>> variables;
+    const char* restarts;  // "": is not told
+    std::vector<std::pair<const char*, const char*>> of_another_launch;
+  };
+  const std::vector<Starter> starters = {
+      {{{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_PORT", "1"}, {"TORCHELASTIC_RUN_ID", "17"}},
+       "TORCHELASTIC_RESTART_COUNT",
+       {{"TORCHELASTIC_RUN_ID", "18"}, {"SLURM_JOB_ID", "5"}}},
+      {{{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_PORT", "1"}, {"TORCHELASTIC_RUN_ID", "none"}},
+       "TORCHELASTIC_RESTART_COUNT",
+       {{"MASTER_PORT", "2"}, {"SLURM_JOB_ID", "5"}}},
+      {{{"SLURM_PROCID", "0"},
+        {"SLURM_NTASKS", "2"},
+        {"SLURM_JOB_ID", "1"},
+        {"SLURM_STEP_ID", "0"}},
+       "SLURM_RESTART_COUNT",
+       {{"SLURM_JOB_ID", "2"}, {"SLURM_STEP_ID", "1"}}},
+      {{{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "2"}, {"PMIX_NAMESPACE", "a"}},
+       "",
+       {{"PMIX_NAMESPACE", "b"}, {"SLURM_JOB_ID", "5"}}},
+      {{{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_PORT", "1"}},
+       "",
+       {{"MASTER_PORT", "2"}, {"ELIXIR_JOB", "mine"}, {"SLURM_JOB_ID", "5"}}}};
+  const auto launch_with = [&](const Starter& starter, auto more) {
+    SetUp();
+    for (const auto& [name, value] : starter.variables) set(name, value);
+    more();
+    return read_launch_environment()->launch;
+  };
+  for (const Starter& starter : starters) {
+    const std::string launch = launch_with(starter, [] {});
+    SCOPED_TRACE(launch);
+    EXPECT_FALSE(launch.empty());
+    const char* const rank = starter.variables.front().first;
+    EXPECT_EQ(launch_with(starter, [&] { set(rank, "1"); }), launch) << "another rank";
+    if (*starter.restarts != '\0') {
+      EXPECT_EQ(launch_with(starter, [&] { set(starter.restarts, "1"); }), launch) << "a restart";
+    }
+    for (const auto& [name, value] : starter.of_another_launch) {
+      EXPECT_NE(launch_with(starter, [&, name = name, value = value] { set(name, value); }), launch)
+          << name;
+    }
+  }
+  // torchrun may choose another port for a restart; an id that was given is enough.
+  EXPECT_EQ(launch_with(starters[0], [] { set("MASTER_PORT", "2"); }),
+            launch_with(starters[0], [] {}));
+}
+
+// Whatever other process is alone; the optimizers of this one share an elixird.
+TEST_F(LaunchEnvironmentTest, AProcessAloneIsALaunch) {
+  const std::string own = read_launch_environment()->launch;
+  EXPECT_EQ(read_launch_environment()->launch, own);
+  EXPECT_THAT(own, HasSubstr(std::to_string(::getpid())));
 }
 
 TEST_F(LaunchEnvironmentTest, OneNodeMeetsOnLoopback) {

@@ -2,11 +2,13 @@
 
 #include <signal.h>
 
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "ctl/status_client.h"
 #include "ctl/status_text.h"
+#include "shm/attach_socket.h"
 #include "shm/runtime_folder.h"
 #include "tests/ctl/fake_daemon.h"
 #include "tests/ctl/run_program.h"
@@ -190,6 +192,78 @@ TEST_F(StatusTest, TheProgramPrintsTextOrTheObject) {
   EXPECT_EQ(output_, status_text(kAnswer));
   EXPECT_EQ(ctl({"status", "--json", "--runtime-dir", folder_.path}), 0);
   EXPECT_EQ(output_, std::string(kAnswer) + "\n");
+}
+
+std::string answer_of(const std::string& launch, const std::string& folder, double uptime_s) {
+  const nlohmann::json daemon = {
+      {"launch", launch},     {"runtime_dir", folder},
+      {"uptime_s", uptime_s}, {"memory_group", "/job"},
+      {"processors", 2},      {"shares_processors_with", {{{"pid", 77}, {"processors", 1}}}}};
+  return nlohmann::json{{"daemon", daemon}, {"jobs", nlohmann::json::array()}}.dump();
+}
+
+TEST(SortAnswersTest, ServicesComeFirstAndOfEachTheNewest) {
+  const std::string old_launch = answer_of("run-1", "/a", 50), launch = answer_of("run-2", "/b", 5),
+                    service = answer_of("", "/c", 100), young_service = answer_of("", "/d", 60);
+  std::vector<std::string> answers = {old_launch, launch, "[1]", service, young_service};
+  sort_answers(&answers);
+  EXPECT_THAT(answers, ElementsAre("[1]", young_service, service, launch, old_launch));
+}
+
+// Beside those of this test the machine may have others.
+TEST_F(StatusTest, WithoutAFolderAllOfTheUserAreShown) {
+  const std::string login = temporary_.path("login"), elsewhere = temporary_.path("elsewhere"),
+                    silent = temporary_.path("silent");
+  const std::vector<std::string> launch_folders = {login + "/elixir-launches/launch-1",
+                                                   login + "/elixir-launches/launch-2"};
+  struct Elixird {
+    explicit Elixird(const std::string& launch, const std::string& folder, double uptime_s)
+        : attach(must(shm::listen_attach(shm::RuntimeFolder{folder}.attach_socket()))),
+          status(shm::RuntimeFolder{folder}.status_endpoint(),
+                 {answer_of(launch, folder, uptime_s)}) {}
+    UniqueFd attach;
+    FakeDaemon status;
+  };
+  for (const std::string& folder :
+       {launch_folders[0], launch_folders[1], login + "/elixir", elsewhere, silent}) {
+    std::filesystem::create_directories(folder);
+  }
+  const auto listens = shm::listen_attach(shm::RuntimeFolder{silent}.attach_socket());
+  ASSERT_TRUE(listens.ok());
+  const Elixird old_launch("run-1", launch_folders[0], 50), launch("run-2", launch_folders[1], 5),
+      service("", login + "/elixir", 100), named("", elsewhere, 60);
+  const std::vector<std::string> environment = {"ELIXIR_RUNTIME_DIR=", "XDG_RUNTIME_DIR=" + login};
+  const auto run = [&](std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), ELIXIRCTL);
+    const Ended ended = run_program(std::move(arguments), environment);
+    return ended;
+  };
+  const Ended shown = run({"status"});
+  const std::string text = shown.out, json = run({"status", "--json"}).out;
+  // One that does not answer hides no other.
+  EXPECT_EQ(shown.code, static_cast<int>(Code::kUnavailable));
+  EXPECT_THAT(shown.err, HasSubstr(silent));
+
+  size_t before = 0, before_json = 0;
+  for (const std::string& folder :
+       {elsewhere, login + "/elixir", launch_folders[1], launch_folders[0]}) {
+    const size_t at = text.find("folder       " + folder + "\n");
+    ASSERT_NE(at, std::string::npos) << folder << "\n" << text;
+    EXPECT_GT(at, before);
+    before = at;
+    const size_t at_json = json.find("\"runtime_dir\":\"" + folder + "\"");
+    ASSERT_NE(at_json, std::string::npos) << json;
+    EXPECT_GT(at_json, before_json);
+    before_json = at_json;
+  }
+  for (const char* part :
+       {"serves       launch run-2\n", "serves       all launches", "cgroup /job",
+        "2; SHARED: 1 of them with elixird pid 77", "elixirctl status --runtime-dir FOLDER"}) {
+    EXPECT_THAT(text, HasSubstr(part));
+  }
+  const Ended one = run({"status", "--json", "--runtime-dir", elsewhere});
+  EXPECT_EQ(one.code, 0) << one.err;
+  EXPECT_EQ(one.out, answer_of("", elsewhere, 60) + "\n");
 }
 
 TEST_F(StatusTest, TheProgramsExitCodes) {

@@ -18,6 +18,7 @@
 #include <sstream>
 #include <thread>
 
+#include "base/processors.h"
 #include "daemon/job_machine.h"
 #include "tests/daemon/daemon_process.h"
 #include "tests/daemon/fake_job.h"
@@ -54,6 +55,34 @@ TEST(Process, ASecondOneIsRefusedWithThePidOfTheFirst) {
   // It took nothing from the first.
   EXPECT_TRUE(start(first.folder())->step(1).ok());
   EXPECT_NE(first.ask_status(), "");
+}
+
+bool names_neighbour(const DaemonProcess& daemon, pid_t other) {
+  return daemon.log().find(fmt::format("event=shares_processors pid={} ", other)) !=
+         std::string::npos;
+}
+
+TEST(Process, TwoOnTheSameProcessorsSayThatTheyCompete) {
+  const DaemonProcess first, second;
+  EXPECT_TRUE(becomes_true([&] { return names_neighbour(second, first.pid()); }));
+  // It was there before: it looks while it has jobs.
+  const auto job = start(first.folder());
+  EXPECT_TRUE(becomes_true([&] { return names_neighbour(first, second.pid()); }));
+  const std::string told = fmt::format("{{\"pid\":{},\"processors\":", second.pid());
+  EXPECT_NE(first.ask_status().find(told), std::string::npos) << first.ask_status();
+}
+
+TEST(Process, TwoOnProcessorsOfTheirOwnDoNot) {
+  const std::vector<int> usable = usable_processors();
+  if (usable.size() < 2) GTEST_SKIP() << "one processor";
+  const auto on = [&](size_t i) {
+    return std::vector<std::string>{"taskset", "--cpu-list", std::to_string(usable[i])};
+  };
+  const DaemonProcess first({}, "", on(0)), second({}, "", on(1));
+  // With its status it looks once more.
+  const std::string told = fmt::format("\"pid\":{},\"processors\":1", second.pid());
+  EXPECT_EQ(first.ask_status().find(told), std::string::npos) << first.ask_status();
+  EXPECT_FALSE(names_neighbour(second, first.pid()));
 }
 
 TEST(Process, ALockOfADeadOneIsNoObstacle) {

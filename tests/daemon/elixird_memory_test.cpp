@@ -102,6 +102,39 @@ TEST_F(PlaceOfMemory, IsLockedWhereTheLimitAllowsIt) {
   }
 }
 
+// ---- control groups ----
+
+// Two jobs of one machine, in groups of version 2 that are files: each elixird admits what its own
+// group has room for.
+TEST_F(PlaceOfMemory, IsThatOfElixirdsOwnGroup) {
+  constexpr uint64_t kNumel = 4 << 20;  // 64 MiB of states
+  const std::string groups = home_.path("sys");
+  if (::mkdir(groups.c_str(), 0700) != 0 || !may_show(groups, "/sys/fs/cgroup")) {
+    GTEST_SKIP() << "no right to show it other control groups";
+  }
+  for (const bool large : {false, true}) {
+    const std::string group = large ? "/jobs/large" : "/jobs/small";
+    const uint64_t limit_bytes = large ? 2048ull << 20 : 300ull << 20;  // 256 MiB stay free
+    home_.write("sys" + group + "/memory.max", std::to_string(limit_bytes) + "\n");
+    home_.write("sys" + group + "/memory.current", "0\n");
+    const std::string own = home_.write(group.substr(1) + "/self", "0::" + group + "\n");
+    // Of the shell, which becomes elixird.
+    const std::string show = "mount --bind " + groups + " /sys/fs/cgroup && mount --bind " + own +
+                             " /proc/$$/cgroup && exec \"$@\"";
+    const DaemonProcess daemon({}, "", {"unshare", "--mount", "sh", "-c", show, "sh"});
+    const auto status = nlohmann::json::parse(daemon.ask_status());
+    EXPECT_EQ(status["daemon"]["memory_group"], group);
+    const auto job = FakeJob::start(
+        {.folder = daemon.folder(), .model = make_model(ComputeType::kFp32, 1, 1, kNumel)});
+    if (large) {
+      EXPECT_TRUE(job.ok()) << job.status().message();
+    } else {
+      test::expect_refused(job.status(), Code::kResourceExhausted,
+                           {"memory.max of cgroup /jobs/small"});
+    }
+  }
+}
+
 // ---- nodes ----
 
 // Two nodes, each with one of this machine's processors. The second has no memory, so that what is

@@ -4,20 +4,25 @@ once, and of the launcher: shm_test FindDaemonTest and elixir_run_test.)"""
 import signal
 
 import harness
-from harness import TINY, program
+from harness import ENDLESS, TINY, program, wait_until
 
 
 class DaemonLife(harness.ElixirTest):
     def test_a_lone_trainer_starts_one_which_goes_by_itself(self):
         self.assertEqual(self.sockets(), [])
-        self.succeed(program('train_gpt2'), TINY, '--steps', '2')
+        first = self.start(program('train_gpt2'), TINY, ENDLESS)
+        first.wait_for_text('step 1/')
         daemons = self.processes('elixird')
         self.assertEqual(len(daemons), 1)
-        self.assertEqual(self.status()['jobs'], [])
+        held = self.hold_elixird(self.runtime)
+        first.signal(signal.SIGTERM)
+        first.wait()
+        wait_until(lambda: not self.status()['jobs'], 'the end of the job')
 
         # While it waits, the next trainer is served by it.
         self.succeed(program('train_gpt2'), TINY, '--steps', '2')
         self.assertEqual(self.processes('elixird'), daemons)
+        held.close()
         self.assert_no_processes(limit_s=30)
         self.assert_nothing_left()
 

@@ -291,6 +291,14 @@ class ElixirTest(unittest.TestCase):
         daemon.wait_for_text('event=listening')
         return daemon
 
+    def hold_elixird(self, folder):
+        """A connection to the elixird of a runtime folder, which does not end for idleness before it is
+        closed: on a busy machine the next trainer may come late."""
+        held = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.addCleanup(held.close)
+        held.connect(os.path.join(folder, 'attach.sock'))
+        return held
+
     def stop_elixird(self, daemon):
         """Ends it as a user would; it must end well and leave no socket."""
         daemon.signal(signal.SIGTERM)

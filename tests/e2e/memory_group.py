@@ -1,8 +1,9 @@
-"""A memory control group for what a test starts, so that the shared memory which is left over is its
+"""Memory control groups for what a test starts, so that the shared memory which is left over is its
 own, whatever else the machine does meanwhile."""
 
 import os
 import re
+import signal
 import tempfile
 
 
@@ -21,7 +22,7 @@ def _own_group():
 
 
 class MemoryGroup:
-    """While it is entered, this process and those that it starts are in a group of their own."""
+    """A new group. While it is entered, this process and those that it starts are in it."""
 
     def __init__(self, parent, folder, pattern):
         self.parent = parent
@@ -29,9 +30,10 @@ class MemoryGroup:
         self.pattern = pattern
 
     @staticmethod
-    def enter():
-        """None where no group can be made: without the right to, or without the controller."""
-        own = _own_group()
+    def make(beside=None):
+        """In this process's group, or beside another one. None where no group can be made: without the
+        right to, or without the controller."""
+        own = (beside.parent, beside.pattern) if beside else _own_group()
         if own is None:
             return None
         parent, pattern = own
@@ -40,9 +42,21 @@ class MemoryGroup:
         except OSError:
             return None
         try:
-            group._move_to(group.folder)
             group.shmem_bytes()
-        except (OSError, AttributeError):  # not to be joined, or not told of memory
+        except (OSError, AttributeError):  # not told of memory
+            os.rmdir(group.folder)
+            return None
+        return group
+
+    @staticmethod
+    def enter():
+        """None where none can be made and entered."""
+        group = MemoryGroup.make()
+        if group is None:
+            return None
+        try:
+            group._move_to(group.folder)
+        except OSError:
             group.leave()
             return None
         return group
@@ -51,6 +65,23 @@ class MemoryGroup:
     def _move_to(folder):
         with open(os.path.join(folder, 'cgroup.procs'), 'w', encoding='ascii') as file:
             file.write(str(os.getpid()))
+
+    def inside(self):
+        """The beginning of a command line: what follows runs in the group."""
+        return ['sh', '-c', 'echo $$ >"$0" && exec "$@"', os.path.join(self.folder, 'cgroup.procs')]
+
+    def pids(self):
+        with open(os.path.join(self.folder, 'cgroup.procs'), encoding='ascii') as file:
+            return [int(line) for line in file]
+
+    def kill(self):
+        """SIGKILL to all that are in it, as a scheduler ends a job: until nobody is."""
+        while pids := self.pids():
+            for pid in pids:
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
 
     def shmem_bytes(self):
         """Shared memory, tmpfs files included, of which a process in the group touched a page first

@@ -108,13 +108,46 @@ TEST_F(ElixirRunTest, AdoptsADaemonThatIsThereAndLeavesIt) {
   ::setenv("ELIXIRD", STANDIN_ELIXIRD, 1);
   const auto folder = shm::open_runtime_folder(runtime_.path);
   ASSERT_TRUE(folder.ok());
-  const auto daemon = shm::find_or_start_daemon(*folder, {});
+  const auto daemon = shm::find_or_start_daemon({.own = *folder}, {});
   ASSERT_TRUE(daemon.ok()) << daemon.status().message();
   EXPECT_EQ(run({"-n", "2", "true"}), 0);
   EXPECT_EQ(daemons(), std::vector<pid_t>{daemon->pid});
   EXPECT_TRUE(shm::daemon_listens(*folder));
   ::kill(daemon->pid, SIGTERM);
   ::waitpid(daemon->pid, nullptr, 0);
+}
+
+// Two launches of one user, without a folder that anybody named.
+TEST_F(ElixirRunTest, EachLaunchHasAnElixirdOfItsOwnOrTheService) {
+  const std::vector<std::string> nothing_named = {"XDG_RUNTIME_DIR=" + folder_.path(),
+                                                  "ELIXIR_RUNTIME_DIR="};
+  const auto folder_of_a_run = [&] {
+    output_.reset(::open(folder_.path("output").c_str(), O_RDWR | O_CREAT | O_TRUNC, 0600));
+    SpawnOptions options{.argv = {ELIXIR_RUN, "sh", "-c",
+                                  "cat $ELIXIR_RUNTIME_DIR/standin.pids >&2; "
+                                  "echo $ELIXIR_RUNTIME_DIR"},
+                         .extra_environment = nothing_named,
+                         .stdout_fd = output_.get()};
+    options.extra_environment.push_back("ELIXIRD=" STANDIN_ELIXIRD);
+    EXPECT_EQ(wait_for(*spawn(options)), 0);
+    const std::string said = output();
+    return said.substr(0, said.find('\n'));
+  };
+  const std::string first = folder_of_a_run(), second = folder_of_a_run();
+  EXPECT_THAT(first, ::testing::StartsWith(folder_.path("elixir-launches/launch-")));
+  EXPECT_THAT(second, ::testing::StartsWith(folder_.path("elixir-launches/launch-")));
+  EXPECT_NE(first, second);
+  for (const std::string& folder : {first, second}) {
+    std::ifstream file(folder + "/standin.pids");
+    pid_t pid = -1;
+    file >> pid;
+    EXPECT_TRUE(gone(pid)) << folder;
+  }
+  const shm::RuntimeFolder service{folder_.path("elixir")};
+  std::filesystem::create_directory(service.path);
+  const auto listener = shm::listen_attach(service.attach_socket());
+  ASSERT_TRUE(listener.ok());
+  EXPECT_EQ(folder_of_a_run(), service.path);
 }
 
 // While another starts elixird, as far as anybody can tell.

@@ -1,9 +1,15 @@
 #include "shm/runtime_folder.h"
 
+#include <fcntl.h>
+#include <fmt/format.h>
 #include <pwd.h>
 #include <stdlib.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
 
 #include "shm/attach_socket.h"
 #include "tests/support/matchers.h"
@@ -134,6 +140,85 @@ TEST_F(ServicesTest, NothingIsMadeInAnotherUsersFolder) {
   const UniqueFd listener = listen_in(login() + "/elixir");
   ASSERT_EQ(::chown((login() + "/elixir").c_str(), 12345, 12345), 0);
   EXPECT_EQ(open(), services() + "/elixir");
+}
+
+std::string hash_folder(const DaemonPlaces& places) {
+  return places.own.path.substr(places.own.path.rfind('/') + 1);
+}
+
+TEST_F(ServicesTest, EachLaunchHasAFolderOfItsOwn) {
+  ASSERT_EQ(::mkdir((login() + "/elixir").c_str(), 0700), 0);
+  const DaemonPlaces first = must(daemon_places("", "run-1", services()));
+  EXPECT_EQ(first.launch, "run-1");
+  EXPECT_EQ(first.own.path, login() + "/elixir-launches/" + hash_folder(first));
+  EXPECT_EQ(must(daemon_places("", "run-1", services())).own.path, first.own.path) << "a restart";
+  EXPECT_NE(must(daemon_places("", "run-2", services())).own.path, first.own.path);
+  ASSERT_EQ(first.services.size(), 1u);
+  EXPECT_EQ(first.services[0].path, login() + "/elixir");
+  EXPECT_NE(::access(first.own.path.c_str(), F_OK), 0) << "made where nobody starts an elixird";
+  ASSERT_TRUE(make_launch_folder(first.own).ok());
+  EXPECT_EQ(mode_of(first.own.path), 0700u);
+  ::unsetenv("XDG_RUNTIME_DIR");
+  const DaemonPlaces without_login = must(daemon_places("", "run-1", services()));
+  EXPECT_EQ(without_login.own.path,
+            fmt::format("/tmp/elixir-{}/{}", ::geteuid(), hash_folder(first)));
+  expect_refused(daemon_places("", "", services()).status(), Code::kInvalidArgument,
+                 {"LaunchEnvironment"});
+}
+
+TEST_F(ServicesTest, AFolderThatIsNamedIsNobodysOwn) {
+  const TemporaryFolder named;
+  ::setenv("ELIXIR_RUNTIME_DIR", named.path().c_str(), 1);
+  for (const char* launch : {"run-1", "run-2", ""}) {
+    const DaemonPlaces places = must(daemon_places("", launch, services()));
+    EXPECT_EQ(places.own.path, named.path());
+    EXPECT_EQ(places.launch, "");
+    EXPECT_TRUE(places.services.empty());
+  }
+  EXPECT_EQ(must(daemon_places(login() + "/given", "run-1", services())).own.path,
+            login() + "/given");
+  ::unsetenv("ELIXIR_RUNTIME_DIR");
+}
+
+// Their logs are what is left of launches that are over.
+TEST_F(ServicesTest, FoldersOfLaunchesThatAreOverAreBounded) {
+  std::vector<RuntimeFolder> folders;
+  UniqueFd serving;  // the first of them
+  for (size_t i = 0; i < kKeptLaunches + 3; ++i) {
+    folders.push_back(must(daemon_places("", fmt::format("run-{}", i), services())).own);
+    ASSERT_TRUE(make_launch_folder(folders[i]).ok());
+    for (const std::string& file : {folders[i].log_file(), folders[i].lock_file()}) {
+      ASSERT_EQ(::mknod(file.c_str(), S_IFREG | 0600, 0), 0);
+    }
+    const auto age = std::filesystem::file_time_type::clock::now() - std::chrono::hours(1000 - i);
+    std::filesystem::last_write_time(folders[i].path, age);
+    if (i > 0) continue;
+    serving.reset(::open(folders[0].lock_file().c_str(), O_RDWR | O_CLOEXEC));
+    ASSERT_EQ(::flock(serving.get(), LOCK_EX), 0);
+  }
+  const RuntimeFolder next = must(daemon_places("", "next", services())).own;
+  ASSERT_TRUE(make_launch_folder(next).ok());
+  for (size_t i = 0; i < folders.size(); ++i) {
+    const bool kept = ::access(folders[i].path.c_str(), F_OK) == 0;
+    EXPECT_EQ(kept, i == 0 || i >= folders.size() + 1 - kKeptLaunches) << i;
+  }
+}
+
+TEST_F(ServicesTest, AllThatListenAreListed) {
+  const TemporaryFolder elsewhere;
+  const DaemonPlaces launch = must(daemon_places("", "run-1", services()));
+  ASSERT_TRUE(make_launch_folder(launch.own).ok());
+  ASSERT_TRUE(make_launch_folder(must(daemon_places("", "run-2", services())).own).ok());
+  const UniqueFd of_service = listen_in(services() + "/elixir"),
+                 of_launch = listen_in(launch.own.path), named = listen_in(elsewhere.path());
+  std::vector<std::string> found;  // this machine may have others
+  for (const RuntimeFolder& folder : listening_folders(services())) {
+    const bool of_this_test = folder.path.starts_with(login().substr(0, login().rfind('/'))) ||
+                              folder.path == elsewhere.path();
+    if (of_this_test) found.push_back(folder.path);
+  }
+  EXPECT_THAT(found,
+              ::testing::ElementsAre(services() + "/elixir", launch.own.path, elsewhere.path()));
 }
 
 TEST(RuntimeFolderTest, EndpointsNameTheSockets) {
