@@ -15,6 +15,7 @@
 namespace elixir {
 namespace {
 
+constexpr uint32_t kNeverGathered = UINT32_MAX;
 constexpr uint64_t kGatherKind = 1, kReduceKind = 2, kMetricKind = 3;
 
 std::vector<uint32_t> backwards(const std::vector<uint32_t>& order) {
@@ -52,6 +53,8 @@ CollectiveExchange::CollectiveExchange(Session& session, Device& device, Collect
       grad_blocks_(device, block_bytes(), grad_blocks),
       micro_steps_(shape_.all_chunks()),
       reduced_(shape_.all_chunks(), 0),
+      gather_follows_(shape_.all_chunks(), 0),
+      gathered_at_(shape_.total_chunks(), kNeverGathered),
       uploaded_(device.create_event()),
       computed_(device.create_event()),
       shard_reduced_(device.create_event()),
@@ -100,6 +103,10 @@ void CollectiveExchange::note(uint64_t kind, uint32_t chunk) {
 void CollectiveExchange::gather(uint32_t chunk, uint32_t step, std::byte* block, DeviceEvent unused,
                                 DeviceEvent filled) {
   ELIXIR_CHECK(chunk < shape_.total_chunks(), "chunk {} of {}", chunk, shape_.total_chunks());
+  const bool again = std::exchange(gathered_at_[chunk], step) == step;
+  if (last_begun_) gather_follows_[*last_begun_] = again ? 1 : 0;
+  last_begun_.reset();
+  if (!again) reduce_held_back();  // the first one may wait for the chunk's update
   device_.wait(Stream::kUpload, unused);
   device_.wait(Stream::kGather, unused);
   if (shape_.on_gpu(chunk)) {
@@ -118,6 +125,7 @@ void CollectiveExchange::gather(uint32_t chunk, uint32_t step, std::byte* block,
   }
   d2d_bytes_ += (shape_.ranks - 1) * shard_bytes_;
   device_.record(filled, Stream::kGather);
+  reduce_held_back();
 }
 
 // ---- gradients down ----
@@ -154,16 +162,32 @@ void CollectiveExchange::reduce_in_order() {
     const uint32_t chunk = reduce_order_[next_to_reduce_];
     if (!next_is_filled(chunk)) return;
     if (next_to_reduce_ == 0 && cycles_ == agreed_cycles_) any_goes_on(true);
-    reduce_next(chunk);
     next_to_reduce_ = (next_to_reduce_ + 1) % reduce_order_.size();
     if (next_to_reduce_ == 0) ++cycles_;
+    begin_reduction(chunk);
   }
 }
 
-void CollectiveExchange::reduce_next(uint32_t chunk) {
-  MicroStep& next = micro_steps_[chunk].front();
-  std::byte* const block = grad_blocks_.hold(next.grads);
+// At once, or behind the gather that follows. Backward's last one is followed by none of its pass.
+void CollectiveExchange::begin_reduction(uint32_t chunk) {
+  reduce_held_back();
+  if (last_begun_) gather_follows_[*last_begun_] = 0;
+  last_begun_ = chunk;
+  grad_blocks_.hold(micro_steps_[chunk].front().grads);
   device_.record(computed_, Stream::kCompute);
+  if (gather_follows_[chunk] == 0 || next_to_reduce_ == 0) return reduce(chunk);
+  held_back_ = chunk;
+}
+
+void CollectiveExchange::reduce_held_back() {
+  if (held_back_) reduce(*std::exchange(held_back_, std::nullopt));
+}
+
+void CollectiveExchange::reduce(uint32_t chunk) {
+  MicroStep& next = micro_steps_[chunk].front();
+  const bool was_aside = next.grads.block == nullptr;
+  std::byte* const block = grad_blocks_.hold(next.grads);
+  if (was_aside) device_.record(computed_, Stream::kCompute);
   device_.wait(Stream::kReduce, computed_);
   note(kReduceKind, chunk);
   {
@@ -208,6 +232,7 @@ bool CollectiveExchange::any_goes_on(bool mine) {
 bool CollectiveExchange::others_go_on() { return any_goes_on(false); }
 
 void CollectiveExchange::discard_grads() {
+  reduce_held_back();
   forget_micro_steps();
   publisher_.discard();
 }
@@ -224,7 +249,7 @@ void CollectiveExchange::forget_micro_steps() {
 }
 
 void CollectiveExchange::post(const shm::StepRecord& record, const double* late_metric) {
-  ELIXIR_CHECK(next_to_reduce_ == 0 && cycles_ == agreed_cycles_,
+  ELIXIR_CHECK(next_to_reduce_ == 0 && cycles_ == agreed_cycles_ && !held_back_,
                "step {} is posted with {} of {} reductions of every chunk", record.step, cycles_,
                agreed_cycles_);
   if (norms_ != nullptr) {

@@ -11,8 +11,9 @@ struct LaunchEnvironment {
   uint32_t world_size = 1;
   uint32_t local_rank = 0;  // on this node
   uint32_t local_world_size = 1;
-  std::string job;      // the same on all ranks of a job, different for every start
-  std::string starter;  // "torchrun", "slurm", "openmpi" or "alone"
+  std::string job;  // the same on all ranks of a job, different for every start
+  std::string
+      starter;  // "torchrun", "slurm", "openmpi", "mvapich", "pals", "hydra", "pmi", "alone"
 
   // Where rank 0 can be reached, for a rendezvous; "" and 0 when nothing says so.
   std::string master_address;
