@@ -35,6 +35,30 @@ class Exchange(fake_gpu.FakeGpuTest):
                 self.check(self.train_two(flags, **settings))
 
 
+class Overlap(fake_gpu.FakeGpuTest):
+    """By the device's own clock, which is virtual."""
+
+    LAYERS = 12
+    # A chunk a layer; a reduce-scatter and an all-gather take as long as a layer's backward.
+    FLAGS = ['--exchange', 'collective', '--dtype', 'bf16', '--update', 'deferred', '--layers', str(LAYERS),
+             '--chunk-numel', '800000', '--rcache-blocks', '3']
+    SETTINGS = {'DEVICES': 2, 'KERNEL_US': 100, 'CALL_US': 0, 'FAKE_NCCL_GB_S': 0.72}
+
+    def test_collectives_of_backward_run_beside_its_operators(self):
+        short, long = (self.train(self.FLAGS, '--steps', steps, ranks=2, **self.SETTINGS).reports[0]
+                       for steps in (3, 6))
+        counted = [f'nccl {name}' for name in ('all-gather', 'reduce-scatter')]
+        collectives = sum(long.counts(name) - short.counts(name) for name in counted)
+        compute_ns = sum(sum(stream['busy_ns'].values()) * sign for report, sign in ((long, 1), (short, -1))
+                         for stream in report['streams'] if stream['default'])
+        one_ns = (long.busy_ns('other') - short.busy_ns('other')) / collectives
+        backward_ns = 2 / 3 * compute_ns
+        # What the figure is about: two collectives a chunk fill backward.
+        self.assertGreater(2 * one_ns * 3 * (self.LAYERS + 1), 0.95 * backward_ns)
+        exposed_ns = long.end_ns() - short.end_ns() - compute_ns
+        self.assertLess(exposed_ns, 0.15 * backward_ns + 3 * one_ns)  # three steps
+
+
 class Failure(fake_gpu.FakeGpuTest):
     def start_ranks(self, own_flags=lambda rank: [], **settings):
         """With what torchrun sets for every program: torch's own handling of errors, which ends a
