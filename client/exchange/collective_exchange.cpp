@@ -3,12 +3,12 @@
 #include <xxhash.h>
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <utility>
 
 #include "base/check.h"
 #include "base/throw_error.h"
+#include "client/exchange/grad_groups.h"
 #include "client/ranks/seconds_setting.h"
 #include "optim_cpu/gradients.h"
 
@@ -265,10 +265,11 @@ void CollectiveExchange::post(const shm::StepRecord& record, const double* late_
   publisher_.drain();
   group_.check();
   // Nobody posts a step that another rank cannot.
-  const uint32_t mine = lacks_gradients(record.step) | static_cast<uint32_t>(record.asks) << 1;
+  const auto groups = session_.grad_groups(record.step);
+  const uint32_t mine = lacks_gradients(groups) | static_cast<uint32_t>(record.asks) << 1;
   const uint32_t all = group_.agree(record.step, history_, mine, hyperparameters_xxh64(record));
   posted_ = record.step;
-  if ((all & 1) != 0) say_what_others_have(record.step);
+  if ((all & 1) != 0) share_grad_groups(groups, names_, group_);
   shm::StepRecord complete = record;
   complete.asks = all >> 1;  // elixird hears those of its node alone
   if (late_metric != nullptr) complete.metric = *late_metric;
@@ -276,36 +277,6 @@ void CollectiveExchange::post(const shm::StepRecord& record, const double* late_
   publisher_.post(complete);
   publisher_.drain();
   forget_micro_steps();
-}
-
-uint32_t CollectiveExchange::lacks_gradients(uint32_t step) const {
-  const auto groups = session_.grad_groups(step);
-  return std::any_of(groups.begin(), groups.end(), [](const shm::GradGroup& group) {
-    return group.load(std::memory_order_relaxed) == shm::kNoGradient;
-  });
-}
-
-// A gradient on one rank is everyone's: each updates its shards of that parameter.
-void CollectiveExchange::say_what_others_have(uint32_t step) {
-  const auto groups = session_.grad_groups(step);
-  using Piece = std::array<uint8_t, CollectiveGroup::kMaxValueBytes>;
-  for (size_t first = 0; first < groups.size(); first += Piece().size()) {
-    const size_t count = std::min(Piece().size(), groups.size() - first);
-    Piece mine{};
-    for (size_t i = 0; i < count; ++i) mine[i] = groups[first + i].load(std::memory_order_relaxed);
-    for (const Piece& theirs : group_.all_gather_values(mine)) {
-      for (size_t i = 0; i < count; ++i) {
-        const uint8_t seen = std::exchange(mine[i], std::max(mine[i], theirs[i]));
-        if (seen == theirs[i] || seen == shm::kNoGradient || theirs[i] == shm::kNoGradient)
-          continue;
-        throw Error(error(Code::kProtocol,
-                          "parameter '{}' is in group {} on one rank and in group {} on another: "
-                          "groups must be the same on all ranks",
-                          names_.at(first + i), seen - 1, theirs[i] - 1));
-      }
-    }
-    for (size_t i = 0; i < count; ++i) groups[first + i].store(mine[i], std::memory_order_relaxed);
-  }
 }
 
 // The squares of all gradients of all ranks: on every rank the same.

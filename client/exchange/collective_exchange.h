@@ -87,8 +87,6 @@ class CollectiveExchange final : public Exchange {
   void reduce_held_back();
   void reduce(uint32_t chunk);
   void take_shard(uint32_t chunk, const MicroStep& of, const std::byte* shard);
-  uint32_t lacks_gradients(uint32_t step) const;
-  void say_what_others_have(uint32_t step);
   NormSum norms_of_all();
   void add_norm_of_sum(uint32_t chunk, NormSum& sum);
   void note(uint64_t kind, uint32_t chunk);

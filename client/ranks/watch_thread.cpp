@@ -331,30 +331,29 @@ void PeerWatch::State::note_stuck(uint32_t who, const Waiting& waiting) {
               "{}. Every rank must run the same operators, read parameters in the same order and "
               "make the same calls: see where the program takes another way on some ranks",
               how);
-    note_fault(status, status);
-    return;
+    return note_fault(status, status);
   }
 }
 
 // By which the two can never both go on; empty: they may. A collective needs all ranks, so those
 // that wait in one number must wait in the same.
 std::string PeerWatch::State::difference(uint32_t who, uint32_t other) const {
-  const auto name = [this](uint32_t rank) { return members[rank].name(); };
   const auto text = [](uint64_t in) { return CollectiveSignature::unpack(in).name(); };
   const Waiting &a = stuck[who], &b = stuck[other];
+  const std::string name = members[who].name(), others_name = members[other].name();
   if (a.in != 0 && b.in != 0 && a.number == b.number && a.in != b.in) {
     return fmt::format("{} waits in {} while {} waits in {}, both as their collective number {}",
-                       name(who), text(a.in), name(other), text(b.in), a.number);
+                       name, text(a.in), others_name, text(b.in), a.number);
   }
   if (a.oldest != 0 && a.oldest == b.oldest && a.oldest_in != b.oldest_in) {
     return fmt::format(
-        "{} waits in {} while {} waits in {}, both as collective number {} of their devices",
-        name(who), text(a.oldest_in), name(other), text(b.oldest_in), a.oldest);
+        "{} waits in {} while {} waits in {}, both as collective number {} of their devices", name,
+        text(a.oldest_in), others_name, text(b.oldest_in), a.oldest);
   }
   if (b.in != 0 && a.before() <= b.number && a.made > b.made) {
     return fmt::format(
-        "{} has made {} collectives on its device where {}, which waits in {}, has made {}",
-        name(who), a.made, name(other), text(b.in), b.made);
+        "{} has made {} collectives on its device where {}, which waits in {}, has made {}", name,
+        a.made, others_name, text(b.in), b.made);
   }
   return "";
 }
