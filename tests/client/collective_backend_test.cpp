@@ -191,7 +191,7 @@ TEST(CollectiveBackendTest, ARemoteErrorIsBlamedOnTheOther) {
 TEST(CollectiveBackendTest, ARankThatGathersOnceMoreIsNamed) {
   const uint16_t port = unused_port();
   run_threads(2, [&](uint32_t rank) {
-    RankWithBackend with(rank, 2, port);
+    RankWithBackend with(rank, 2, port, /*timeout_s=*/test::kPatienceS);
     with.group->barrier();
     Status status;
     if (rank == 1) {
