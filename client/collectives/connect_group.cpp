@@ -55,16 +55,15 @@ class HostGather final : public CollectiveWork {
 class HostReduce final : public CollectiveWork {
  public:
   // `others`: size - 1 shards for what comes from the other ranks; given back to `pool`.
-  HostReduce(GlooTransport& transport, std::byte* block, uint64_t shard_numel, ComputeType type,
-             uint32_t chunk, Scratch others, std::vector<Scratch>& pool)
+  HostReduce(GlooTransport& transport, CollectiveSignature collective, std::byte* block,
+             uint64_t shard_numel, ComputeType type, Scratch others, std::vector<Scratch>& pool)
       : own_(block + transport.rank() * shard_numel * element_bytes(type)),
         shard_numel_(shard_numel),
         type_(type),
         others_(std::move(others)),
         pool_(pool),
-        transfers_(transport,
-                   {CollectiveKind::kReduceScatter, shard_numel * element_bytes(type), chunk}) {
-    const size_t bytes = shard_numel * element_bytes(type);
+        transfers_(transport, collective) {
+    const size_t bytes = collective.bytes;
     const uint32_t rank = transport.rank(), size = transport.size();
     for (uint32_t from = 0; from < size; ++from) {
       const size_t place = from < rank ? from : from - 1;
@@ -171,7 +170,8 @@ class ConnectedGroup final : public CollectiveGroup {
   }
   Scratch take_scratch(size_t bytes);
   template <typename Call>
-  std::unique_ptr<CollectiveWork> call_backend(const char* what, const Call& call);
+  std::unique_ptr<CollectiveWork> call_backend(const char* what, CollectiveSignature collective,
+                                               const Call& call);
   void watch_over();
   bool finish_works();
   void end_backend();
@@ -198,11 +198,13 @@ Scratch ConnectedGroup::take_scratch(size_t bytes) {
 }
 
 template <typename Call>
-std::unique_ptr<CollectiveWork> ConnectedGroup::call_backend(const char* what, const Call& call) {
+std::unique_ptr<CollectiveWork> ConnectedGroup::call_backend(const char* what,
+                                                             CollectiveSignature collective,
+                                                             const Call& call) {
   throw_if_error(transport_->status());
   try {
     c10::intrusive_ptr<c10d::Work> work = call();
-    works_->add(what, work);
+    works_->add(what, work, collective);
     return std::make_unique<DeviceWork>(*transport_, what, std::move(work));
   } catch (const std::exception& failure) {
     throw Error(transport_->explain(Code::kInternal, what, failure_text(failure)));
@@ -221,7 +223,13 @@ void ConnectedGroup::watch_over() {
     }
     backend_ended_ = true;
   });
-  if (works_) watch.set_health([this] { return works_->ask(); });
+  if (!works_) return;
+  watch.set_health([this, &watch] {
+    const Status status = works_->ask();
+    const DeviceWorks::Progress progress = works_->progress();
+    watch.set_on_device(progress.made, progress.oldest, progress.of_oldest);
+    return status;
+  });
 }
 
 // NCCL's making of a communicator cannot be broken off, and waits for a rank that never comes: so
@@ -279,13 +287,11 @@ std::unique_ptr<EnteredStream> ConnectedGroup::enter(const std::optional<TorchSt
 std::unique_ptr<CollectiveWork> ConnectedGroup::all_gather(std::byte* block, uint64_t shard_numel,
                                                            ComputeType type, uint32_t chunk) {
   const size_t bytes = shard_numel * element_bytes(type);
+  const CollectiveSignature collective{CollectiveKind::kAllGather, bytes, chunk};
   if (size() == 1) return std::make_unique<FinishedWork>();
-  if (on_host()) {
-    return std::make_unique<HostGather>(
-        *transport_, CollectiveSignature{CollectiveKind::kAllGather, bytes, chunk}, block);
-  }
+  if (on_host()) return std::make_unique<HostGather>(*transport_, collective, block);
   const c10::Device device = options_.device;
-  return call_backend("an all-gather on the device", [&] {
+  return call_backend("an all-gather on the device", collective, [&] {
     at::Tensor all = tensor_at(block, size() * shard_numel, type, device);
     at::Tensor mine = tensor_at(block + rank() * bytes, shard_numel, type, device);
     return options_.data->_allgather_base(all, mine);
@@ -296,13 +302,14 @@ std::unique_ptr<CollectiveWork> ConnectedGroup::reduce_scatter(std::byte* block,
                                                                uint64_t shard_numel,
                                                                ComputeType type, uint32_t chunk) {
   const size_t bytes = shard_numel * element_bytes(type);
+  const CollectiveSignature collective{CollectiveKind::kReduceScatter, bytes, chunk};
   if (size() == 1) return std::make_unique<FinishedWork>();
   if (on_host()) {
-    return std::make_unique<HostReduce>(*transport_, block, shard_numel, type, chunk,
+    return std::make_unique<HostReduce>(*transport_, collective, block, shard_numel, type,
                                         take_scratch((size() - 1) * bytes), free_scratch_);
   }
   const c10::Device device = options_.device;
-  return call_backend("a reduce-scatter on the device", [&] {
+  return call_backend("a reduce-scatter on the device", collective, [&] {
     at::Tensor all = tensor_at(block, size() * shard_numel, type, device);
     at::Tensor mine = tensor_at(block + rank() * bytes, shard_numel, type, device);
     return options_.data->_reduce_scatter_base(mine, all);

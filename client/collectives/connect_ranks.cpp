@@ -2,6 +2,7 @@
 
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <iterator>
@@ -9,15 +10,12 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "base/throw_error.h"
+#include "client/ranks/seconds_setting.h"
 #include "client/torch_device/cuda_library.h"
 #include "client/torch_device/torch_stream.h"
 
 namespace elixir {
 namespace {
-
-// torch's own, only a backstop: deaths are told of by elixird or PeerWatch, and DeviceWorks asks
-// for failures and looks at the time.
-constexpr std::chrono::minutes kNcclTimeout{30};
 
 // Gloo connects every rank with every other: a descriptor each, beside what the process has open.
 void require_descriptors(uint32_t ranks) {
@@ -39,6 +37,15 @@ void require_descriptors(uint32_t ranks) {
 
 }  // namespace
 
+// Deaths are told of by elixird or PeerWatch, and DeviceWorks asks for failures and looks at the
+// time: it asks about once a second.
+std::chrono::milliseconds nccl_timeout(double timeout_s) {
+  constexpr double kBehindOwnS = 60;
+  constexpr double kLongestS = std::chrono::duration<double>(kLongestNcclTimeout).count();
+  const std::chrono::duration<double> limit(std::min(timeout_s + kBehindOwnS, kLongestS));
+  return std::chrono::duration_cast<std::chrono::milliseconds>(limit);
+}
+
 ConnectedRanks connect_ranks(const LaunchEnvironment& environment, const PlacedDevice& device) {
   require_descriptors(environment.world_size);
   ConnectedRanks ranks;
@@ -49,9 +56,11 @@ ConnectedRanks connect_ranks(const LaunchEnvironment& environment, const PlacedD
   collectives.device = torch_device(*device.device);
   if (collectives.device.is_cuda()) {
     CudaLibrary* const cuda = value_or_throw(load_cuda_library());
-    collectives.data = value_or_throw(
-        cuda->make_nccl(ranks.rendezvous->store(), static_cast<int>(environment.rank),
-                        static_cast<int>(environment.world_size), kNcclTimeout));
+    collectives.timeout_s = value_or_throw(
+        seconds_setting(0, "ELIXIR_COLLECTIVE_TIMEOUT_S", CollectiveGroup::kDefaultTimeoutSeconds));
+    collectives.data = value_or_throw(cuda->make_nccl(
+        ranks.rendezvous->store(), static_cast<int>(environment.rank),
+        static_cast<int>(environment.world_size), nccl_timeout(collectives.timeout_s)));
   }
   ranks.group = value_or_throw(connect_group(*ranks.rendezvous, collectives));
   return ranks;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <memory>
 
 #include "client/collectives/connect_group.h"
@@ -14,6 +15,11 @@ struct ConnectedRanks {
   std::unique_ptr<Rendezvous> rendezvous;
   std::unique_ptr<CollectiveGroup> group;
 };
+
+// torch's own limit for a collective of NCCL, where the group's is timeout_s: a backstop, so it is
+// longer, and at most kLongestNcclTimeout.
+inline constexpr std::chrono::hours kLongestNcclTimeout{24 * 365};
+std::chrono::milliseconds nccl_timeout(double timeout_s);
 
 // All ranks. Blocks go through NCCL where the device is a GPU, else through Gloo. Throws
 // elixir::Error as Rendezvous::join and connect_group say.

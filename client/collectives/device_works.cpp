@@ -30,9 +30,17 @@ Status failure_of(const char* what, std::exception_ptr exception) {
 
 }  // namespace
 
-void DeviceWorks::add(const char* what, c10::intrusive_ptr<c10d::Work> work) {
+void DeviceWorks::add(const char* what, c10::intrusive_ptr<c10d::Work> work,
+                      CollectiveSignature collective) {
   const MutexLock lock(mutex_);
-  under_way_.push_back({what, std::move(work), monotonic_ns()});
+  under_way_.push_back({what, std::move(work), monotonic_ns(), collective});
+  ++made_;
+}
+
+DeviceWorks::Progress DeviceWorks::progress() const {
+  const MutexLock lock(mutex_);
+  if (under_way_.empty()) return {made_};
+  return {made_, made_ - under_way_.size() + 1, under_way_.front().collective};
 }
 
 bool DeviceWorks::all_done() const {

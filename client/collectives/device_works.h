@@ -8,6 +8,7 @@
 
 #include "base/mutex.h"
 #include "base/status.h"
+#include "client/ranks/collective_kind.h"
 
 namespace c10d {
 class Work;
@@ -23,7 +24,8 @@ class DeviceWorks {
   DeviceWorks(c10::Device device, double timeout_s) : device_(device), timeout_s_(timeout_s) {}
 
   // By the thread that makes collectives. `what` lives as long as the program.
-  void add(const char* what, c10::intrusive_ptr<c10d::Work> work);
+  void add(const char* what, c10::intrusive_ptr<c10d::Work> work,
+           CollectiveSignature collective = {});
 
   // By one thread at a time, which need not have met the device before; waits for nothing. Not ok
   // when a collective has failed: kPeerLost if on another rank, as far as NCCL knows, kTimedOut if
@@ -32,11 +34,19 @@ class DeviceWorks {
 
   bool all_done() const;  // as of the last ask()
 
+  struct Progress {
+    uint64_t made = 0;    // added so far, which gives each its number, from 1 on
+    uint64_t oldest = 0;  // that is not done, as of the last ask(); 0: all are
+    CollectiveSignature of_oldest = {};
+  };
+  Progress progress() const;
+
  private:
   struct UnderWay {
     const char* what = nullptr;
     c10::intrusive_ptr<c10d::Work> work;
     int64_t since_ns = 0;
+    CollectiveSignature collective = {};
   };
   Status ask(const UnderWay& oldest, bool& done) const;
 
@@ -44,6 +54,7 @@ class DeviceWorks {
   const double timeout_s_;
   mutable Mutex mutex_;
   std::deque<UnderWay> under_way_ ELIXIR_GUARDED_BY(mutex_);  // taken out by ask() alone
+  uint64_t made_ ELIXIR_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace elixir

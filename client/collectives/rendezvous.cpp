@@ -57,14 +57,17 @@ Status check_master(const LaunchEnvironment& environment) {
                environment.starter);
 }
 
-// Rank 0's. On one node nobody outside can connect to it.
+// Rank 0's. On one node nobody outside can connect to it. It shares the port with whoever else
+// hosts a store in this process, before or afterwards: torch's init_process_group does, at the same
+// address.
 StorePtr host_store(const LaunchEnvironment& environment, c10d::TCPStoreOptions options) {
   options.isServer = true;
   options.waitWorkers = false;  // we wait ourselves, and say for whom
+  options.multiTenant = true;
   if (environment.one_node() && is_loopback(environment.master_address)) {
     Result<UniqueFd> listener = listen_tcp(environment.master_address, environment.master_port);
-    TORCH_CHECK(listener.ok(), listener.status().message());
-    options.masterListenFd = listener->release();
+    // Else the store looks whether it is this process that listens there, or says who does not.
+    if (listener.ok()) options.masterListenFd = listener->release();
   }
   return c10::make_intrusive<c10d::TCPStore>(environment.master_address, options);
 }

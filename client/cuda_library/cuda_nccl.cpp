@@ -2,13 +2,17 @@
 
 #include <stdlib.h>
 
+#include <cstdlib>
+#include <iterator>
+#include <optional>
+#include <string>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
 namespace elixir {
 namespace {
 
-// torch reads these when a group is made. Its defaults end the process when a collective fails;
-// DeviceWorks asks each Work, and the watch tells all ranks first. What the user has set stays.
+// torch reads these when a group is made. Its defaults, and what torchrun sets, end the process
+// when a collective fails; DeviceWorks asks each Work, and the watch tells all ranks first.
 constexpr const char* kSettings[][2] = {
     {"TORCH_NCCL_BLOCKING_WAIT", "0"},
     {"TORCH_NCCL_ASYNC_ERROR_HANDLING", "0"},  // no tearing down
@@ -19,12 +23,34 @@ constexpr const char* kSettings[][2] = {
     {"TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC", "0"},
 };
 
+// While it lives the environment has kSettings. Groups that the program makes have its own.
+class ForcedSettings {
+ public:
+  ForcedSettings() {
+    for (size_t i = 0; i < std::size(kSettings); ++i) {
+      const auto& [name, value] = kSettings[i];
+      if (const char* const before = std::getenv(name)) before_[i] = before;
+      ::setenv(name, value, /*overwrite=*/1);
+    }
+  }
+  ~ForcedSettings() {
+    for (size_t i = 0; i < std::size(kSettings); ++i) {
+      const char* const name = kSettings[i][0];
+      before_[i] ? ::setenv(name, before_[i]->c_str(), /*overwrite=*/1) : ::unsetenv(name);
+    }
+  }
+  ForcedSettings(const ForcedSettings&) = delete;
+
+ private:
+  std::optional<std::string> before_[std::size(kSettings)];
+};
+
 }  // namespace
 
 c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const c10::intrusive_ptr<c10d::Store>& store,
                                                     int rank, int size,
                                                     std::chrono::milliseconds timeout) {
-  for (const auto& [name, value] : kSettings) ::setenv(name, value, /*overwrite=*/0);
+  const ForcedSettings forced;
   auto options = c10d::ProcessGroupNCCL::Options::create();
   options->timeout = timeout;
   return c10::make_intrusive<c10d::ProcessGroupNCCL>(store, rank, size, options);

@@ -3,18 +3,19 @@
 #include <xxhash.h>
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <utility>
 
 #include "base/check.h"
 #include "base/throw_error.h"
+#include "client/exchange/grad_groups.h"
 #include "client/ranks/seconds_setting.h"
 #include "optim_cpu/gradients.h"
 
 namespace elixir {
 namespace {
 
+constexpr uint32_t kNeverGathered = UINT32_MAX;
 constexpr uint64_t kGatherKind = 1, kReduceKind = 2, kMetricKind = 3;
 
 std::vector<uint32_t> backwards(const std::vector<uint32_t>& order) {
@@ -52,6 +53,8 @@ CollectiveExchange::CollectiveExchange(Session& session, Device& device, Collect
       grad_blocks_(device, block_bytes(), grad_blocks),
       micro_steps_(shape_.all_chunks()),
       reduced_(shape_.all_chunks(), 0),
+      gather_follows_(shape_.all_chunks(), 0),
+      gathered_at_(shape_.total_chunks(), kNeverGathered),
       uploaded_(device.create_event()),
       computed_(device.create_event()),
       shard_reduced_(device.create_event()),
@@ -100,6 +103,10 @@ void CollectiveExchange::note(uint64_t kind, uint32_t chunk) {
 void CollectiveExchange::gather(uint32_t chunk, uint32_t step, std::byte* block, DeviceEvent unused,
                                 DeviceEvent filled) {
   ELIXIR_CHECK(chunk < shape_.total_chunks(), "chunk {} of {}", chunk, shape_.total_chunks());
+  const bool again = std::exchange(gathered_at_[chunk], step) == step;
+  if (last_begun_) gather_follows_[*last_begun_] = again ? 1 : 0;
+  last_begun_.reset();
+  if (!again) reduce_held_back();  // the first one may wait for the chunk's update
   device_.wait(Stream::kUpload, unused);
   device_.wait(Stream::kGather, unused);
   if (shape_.on_gpu(chunk)) {
@@ -118,6 +125,7 @@ void CollectiveExchange::gather(uint32_t chunk, uint32_t step, std::byte* block,
   }
   d2d_bytes_ += (shape_.ranks - 1) * shard_bytes_;
   device_.record(filled, Stream::kGather);
+  reduce_held_back();
 }
 
 // ---- gradients down ----
@@ -154,16 +162,32 @@ void CollectiveExchange::reduce_in_order() {
     const uint32_t chunk = reduce_order_[next_to_reduce_];
     if (!next_is_filled(chunk)) return;
     if (next_to_reduce_ == 0 && cycles_ == agreed_cycles_) any_goes_on(true);
-    reduce_next(chunk);
     next_to_reduce_ = (next_to_reduce_ + 1) % reduce_order_.size();
     if (next_to_reduce_ == 0) ++cycles_;
+    begin_reduction(chunk);
   }
 }
 
-void CollectiveExchange::reduce_next(uint32_t chunk) {
-  MicroStep& next = micro_steps_[chunk].front();
-  std::byte* const block = grad_blocks_.hold(next.grads);
+// At once, or behind the gather that follows. Backward's last one is followed by none of its pass.
+void CollectiveExchange::begin_reduction(uint32_t chunk) {
+  reduce_held_back();
+  if (last_begun_) gather_follows_[*last_begun_] = 0;
+  last_begun_ = chunk;
+  grad_blocks_.hold(micro_steps_[chunk].front().grads);
   device_.record(computed_, Stream::kCompute);
+  if (gather_follows_[chunk] == 0 || next_to_reduce_ == 0) return reduce(chunk);
+  held_back_ = chunk;
+}
+
+void CollectiveExchange::reduce_held_back() {
+  if (held_back_) reduce(*std::exchange(held_back_, std::nullopt));
+}
+
+void CollectiveExchange::reduce(uint32_t chunk) {
+  MicroStep& next = micro_steps_[chunk].front();
+  const bool was_aside = next.grads.block == nullptr;
+  std::byte* const block = grad_blocks_.hold(next.grads);
+  if (was_aside) device_.record(computed_, Stream::kCompute);
   device_.wait(Stream::kReduce, computed_);
   note(kReduceKind, chunk);
   {
@@ -208,6 +232,7 @@ bool CollectiveExchange::any_goes_on(bool mine) {
 bool CollectiveExchange::others_go_on() { return any_goes_on(false); }
 
 void CollectiveExchange::discard_grads() {
+  reduce_held_back();
   forget_micro_steps();
   publisher_.discard();
 }
@@ -224,7 +249,7 @@ void CollectiveExchange::forget_micro_steps() {
 }
 
 void CollectiveExchange::post(const shm::StepRecord& record, const double* late_metric) {
-  ELIXIR_CHECK(next_to_reduce_ == 0 && cycles_ == agreed_cycles_,
+  ELIXIR_CHECK(next_to_reduce_ == 0 && cycles_ == agreed_cycles_ && !held_back_,
                "step {} is posted with {} of {} reductions of every chunk", record.step, cycles_,
                agreed_cycles_);
   if (norms_ != nullptr) {
@@ -240,10 +265,11 @@ void CollectiveExchange::post(const shm::StepRecord& record, const double* late_
   publisher_.drain();
   group_.check();
   // Nobody posts a step that another rank cannot.
-  const uint32_t mine = lacks_gradients(record.step) | static_cast<uint32_t>(record.asks) << 1;
+  const auto groups = session_.grad_groups(record.step);
+  const uint32_t mine = lacks_gradients(groups) | static_cast<uint32_t>(record.asks) << 1;
   const uint32_t all = group_.agree(record.step, history_, mine, hyperparameters_xxh64(record));
   posted_ = record.step;
-  if ((all & 1) != 0) say_what_others_have(record.step);
+  if ((all & 1) != 0) share_grad_groups(groups, names_, group_);
   shm::StepRecord complete = record;
   complete.asks = all >> 1;  // elixird hears those of its node alone
   if (late_metric != nullptr) complete.metric = *late_metric;
@@ -251,36 +277,6 @@ void CollectiveExchange::post(const shm::StepRecord& record, const double* late_
   publisher_.post(complete);
   publisher_.drain();
   forget_micro_steps();
-}
-
-uint32_t CollectiveExchange::lacks_gradients(uint32_t step) const {
-  const auto groups = session_.grad_groups(step);
-  return std::any_of(groups.begin(), groups.end(), [](const shm::GradGroup& group) {
-    return group.load(std::memory_order_relaxed) == shm::kNoGradient;
-  });
-}
-
-// A gradient on one rank is everyone's: each updates its shards of that parameter.
-void CollectiveExchange::say_what_others_have(uint32_t step) {
-  const auto groups = session_.grad_groups(step);
-  using Piece = std::array<uint8_t, CollectiveGroup::kMaxValueBytes>;
-  for (size_t first = 0; first < groups.size(); first += Piece().size()) {
-    const size_t count = std::min(Piece().size(), groups.size() - first);
-    Piece mine{};
-    for (size_t i = 0; i < count; ++i) mine[i] = groups[first + i].load(std::memory_order_relaxed);
-    for (const Piece& theirs : group_.all_gather_values(mine)) {
-      for (size_t i = 0; i < count; ++i) {
-        const uint8_t seen = std::exchange(mine[i], std::max(mine[i], theirs[i]));
-        if (seen == theirs[i] || seen == shm::kNoGradient || theirs[i] == shm::kNoGradient)
-          continue;
-        throw Error(error(Code::kProtocol,
-                          "parameter '{}' is in group {} on one rank and in group {} on another: "
-                          "groups must be the same on all ranks",
-                          names_.at(first + i), seen - 1, theirs[i] - 1));
-      }
-    }
-    for (size_t i = 0; i < count; ++i) groups[first + i].store(mine[i], std::memory_order_relaxed);
-  }
 }
 
 // The squares of all gradients of all ranks: on every rank the same.

@@ -2,6 +2,7 @@
 
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,13 @@ namespace elixir {
 // the same ones. Reductions follow the plan's order backwards whatever order gradients arrive in, a
 // chunk that is early waits in its block. That all ranks did the same is checked before each
 // verdict (CollectiveGroup::agree), and in every other call that all ranks make.
+//
+// A device runs its collectives one behind the other, and a reduction begins behind the operators
+// that made its gradients. A gather that follows it in backward would wait for them, too, and the
+// next operator for the gather. So the reduction is held back until that gather is enqueued, where
+// a gather followed it the last time. It brings a chunk that this step has gathered before, and so
+// waits for no update. This depends on nothing but the order of gathers and reductions that every
+// rank has in common anyway, so the new order is one on all ranks, too.
 class CollectiveExchange final : public Exchange {
  public:
   // `order`: the chunks in the order in which forward passes use them, as a rule. `grad_blocks`: in
@@ -75,10 +83,10 @@ class CollectiveExchange final : public Exchange {
   bool next_is_filled(uint32_t chunk) const;
   bool any_goes_on(bool mine);
   void reduce_in_order();
-  void reduce_next(uint32_t chunk);
+  void begin_reduction(uint32_t chunk);
+  void reduce_held_back();
+  void reduce(uint32_t chunk);
   void take_shard(uint32_t chunk, const MicroStep& of, const std::byte* shard);
-  uint32_t lacks_gradients(uint32_t step) const;
-  void say_what_others_have(uint32_t step);
   NormSum norms_of_all();
   void add_norm_of_sum(uint32_t chunk, NormSum& sum);
   void note(uint64_t kind, uint32_t chunk);
@@ -99,8 +107,12 @@ class CollectiveExchange final : public Exchange {
   GradBlocks grad_blocks_;
   // By chunk: micro-steps that wait for their turn, then the one that is being filled.
   std::vector<std::deque<MicroStep>> micro_steps_;
-  std::vector<uint32_t> reduced_;  // by chunk: micro-steps since the last step
-  size_t next_to_reduce_ = 0;      // in reduce_order_
+  std::vector<uint32_t> reduced_;        // by chunk: micro-steps since the last step
+  size_t next_to_reduce_ = 0;            // in reduce_order_
+  std::optional<uint32_t> held_back_;    // the chunk whose reduction waits for a gather
+  std::optional<uint32_t> last_begun_;   // whose turn came last, with no gather since
+  std::vector<uint8_t> gather_follows_;  // by chunk: one that is no first one of its step
+  std::vector<uint32_t> gathered_at_;    // by chunk: the step of the last gather
   // Of the step: so many times all chunks have been reduced, and so many times they will be, as all
   // ranks know. Nobody begins once more before all know: a rank may have no part in it yet.
   uint32_t cycles_ = 0, agreed_cycles_ = 1;

@@ -2,15 +2,19 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstdlib>
+#include <string_view>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/host_memory.h"
 #include "client/ranks/rank_environment.h"
 #include "client/ranks/read_launch_environment.h"
 #include "client/ranks/slurm_lists.h"
+#include "client/ranks/tcp.h"
 
 namespace elixir {
 namespace {
@@ -20,20 +24,89 @@ std::string text_of(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-struct Names {
-  const char* starter;
+struct Starter {
+  const char* name;
+  // It is this one where both are set. (Slurm sets its variables in every shell of an allocation:
+  // without a number of tasks they say nothing.)
+  std::array<const char*, 2> shown_by;
   const char* rank;
   const char* world_size;
   const char* local_rank;
   const char* local_world_size;
+  // What tells its starts apart.
+  std::array<const char*, 4> start;
+  bool start_gives_port;  // where MASTER_PORT does not
 };
 
-constexpr std::array<Names, 3> kStarters = {{
-    {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"},
-    {"slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"},
-    {"openmpi", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
-     "OMPI_COMM_WORLD_LOCAL_SIZE"},
+// The first that is shown is believed. Slurm comes behind those that are started within it, and
+// before what srun sets beside its own variables.
+constexpr std::array<Starter, 7> kStarters = {{
+    {"torchrun",
+     {"RANK", "WORLD_SIZE"},
+     "RANK",
+     "WORLD_SIZE",
+     "LOCAL_RANK",
+     "LOCAL_WORLD_SIZE",
+     {"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"},
+     false},
+    {"openmpi",
+     {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_RANK"},
+     "OMPI_COMM_WORLD_RANK",
+     "OMPI_COMM_WORLD_SIZE",
+     "OMPI_COMM_WORLD_LOCAL_RANK",
+     "OMPI_COMM_WORLD_LOCAL_SIZE",
+     {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"},
+     true},
+    {"mvapich",
+     {"MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK"},
+     "MV2_COMM_WORLD_RANK",
+     "MV2_COMM_WORLD_SIZE",
+     "MV2_COMM_WORLD_LOCAL_RANK",
+     "MV2_COMM_WORLD_LOCAL_SIZE",
+     {"MASTER_ADDR", "MASTER_PORT"},
+     false},
+    {"pals",
+     {"PALS_RANKID", "PALS_RANKID"},
+     "PALS_RANKID",
+     "PMI_SIZE",
+     "PALS_LOCAL_RANKID",
+     "PALS_LOCAL_SIZE",
+     {"PALS_APID"},
+     true},
+    {"hydra",
+     {"PMI_RANK", "MPI_LOCALRANKID"},
+     "PMI_RANK",
+     "PMI_SIZE",
+     "MPI_LOCALRANKID",
+     "MPI_LOCALNRANKS",
+     {"MASTER_ADDR", "MASTER_PORT"},
+     false},
+    {"slurm",
+     {"SLURM_PROCID", "SLURM_NTASKS"},
+     "SLURM_PROCID",
+     "SLURM_NTASKS",
+     "SLURM_LOCALID",
+     "SLURM_NTASKS_PER_NODE",
+     {"SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT"},
+     true},
+    {"pmi",
+     {"PMI_RANK", "PMI_RANK"},
+     "PMI_RANK",
+     "PMI_SIZE",
+     "PMI_LOCAL_RANK",
+     "PMI_LOCAL_SIZE",
+     {"MASTER_ADDR", "MASTER_PORT"},
+     false},
 }};
+
+bool is_set(const char* name) { return !text_of(name).empty(); }
+
+bool is_shown(const Starter& starter) {
+  return is_set(starter.shown_by[0]) && is_set(starter.shown_by[1]);
+}
+
+bool is_torchrun(const Starter& starter) { return std::string_view(starter.name) == "torchrun"; }
+bool is_slurm(const Starter& starter) { return std::string_view(starter.name) == "slurm"; }
 
 Status read_number(const char* name, uint32_t fallback, uint32_t* value) {
   const std::string text = text_of(name);
@@ -56,28 +129,42 @@ std::string slurm_step() {
   return "slurm:" + text_of("SLURM_JOB_ID") + "." + text_of("SLURM_STEP_ID");
 }
 
-std::string openmpi_run() {
-  return "openmpi:" + text_of("PMIX_NAMESPACE") + ":" + text_of("OMPI_MCA_ess_base_jobid");
+std::string start_of(const Starter& starter) {
+  std::string start;
+  for (const char* name : starter.start) {
+    if (name != nullptr) start += ":" + text_of(name);
+  }
+  return start;
 }
 
-std::string job_of(const std::string& starter) {
-  if (const std::string job = text_of("ELIXIR_JOB"); !job.empty()) return job;
-  if (starter == "torchrun") {
-    return "torchrun:" + text_of("MASTER_ADDR") + ":" + text_of("MASTER_PORT") + ":" +
-           text_of("TORCHELASTIC_RUN_ID") + ":" + text_of("TORCHELASTIC_RESTART_COUNT");
+bool says_nothing(const Starter& starter) {
+  return start_of(starter).find_first_not_of(':') == std::string::npos;
+}
+
+// The same on all ranks, and on no other job's.
+Result<std::string> job_of(const Starter* starter, uint32_t ranks) {
+  if (std::string job = text_of("ELIXIR_JOB"); !job.empty()) return job;
+  const bool nothing = starter == nullptr || says_nothing(*starter);
+  if (nothing && (starter == nullptr || ranks == 1)) {
+    return "alone:" + std::to_string(::getpid()) + ":" + std::to_string(monotonic_ns());
   }
-  if (starter == "slurm") return slurm_step() + ":" + text_of("SLURM_RESTART_COUNT");
-  if (starter == "openmpi") return openmpi_run();
-  return "alone:" + std::to_string(::getpid()) + ":" + std::to_string(monotonic_ns());
+  if (nothing && !starter->start_gives_port && !is_torchrun(*starter)) {
+    return error(Code::kInvalidArgument,
+                 "{} says that this is rank {} of {}, and nothing says which start of the program "
+                 "it belongs to: give all ranks the same MASTER_ADDR and MASTER_PORT (of mpiexec: "
+                 "-genv MASTER_PORT 29500), or ELIXIR_JOB, a word of that start alone",
+                 starter->rank, text_of(starter->rank), text_of(starter->world_size));
+  }
+  return starter->name + start_of(*starter);
 }
 
 // What changes when the ranks are started again is no part of it.
-std::string launch_of(const LaunchEnvironment& environment) {
-  if (environment.starter == "slurm") return slurm_step();
-  const bool in_slurm = !text_of("SLURM_JOB_ID").empty();
-  const std::string where = in_slurm ? " in " + slurm_step() : "";
-  if (environment.starter == "openmpi") return openmpi_run() + where;
-  if (environment.starter == "torchrun") {
+std::string launch_of(const Starter* starter, const LaunchEnvironment& environment) {
+  static const std::string kAlone = new_launch_id();  // all optimizers of a process share it
+  if (starter == nullptr) return kAlone;
+  if (is_slurm(*starter)) return slurm_step();
+  const std::string where = text_of("SLURM_JOB_ID").empty() ? "" : " in " + slurm_step();
+  if (is_torchrun(*starter)) {
     const std::string run = text_of("TORCHELASTIC_RUN_ID");
     if (run.empty()) return environment.job + where;  // started by hand
     // An id may be chosen twice ("none" is the default), and what differs then is the port, which
@@ -85,8 +172,8 @@ std::string launch_of(const LaunchEnvironment& environment) {
     const std::string port = run == "none" ? ":" + text_of("MASTER_PORT") : "";
     return fmt::format("torchrun:{}{}{} in cgroup {}", run, port, where, memory_group());
   }
-  static const std::string kAlone = new_launch_id();  // all optimizers of a process share it
-  return kAlone;
+  if (!says_nothing(*starter)) return starter->name + start_of(*starter) + where;
+  return environment.world_size == 1 ? kAlone : environment.job + where;
 }
 
 // Slurm knows how many tasks it has on each node; SLURM_NTASKS_PER_NODE is there only if asked for.
@@ -116,23 +203,23 @@ uint32_t hash_of(const std::string& text) {
 }
 
 // Neighbouring Slurm jobs get different ports, and so do neighbouring steps of one.
-Status derive_port(LaunchEnvironment* environment) {
+Status derive_port(const Starter& starter, LaunchEnvironment* environment) {
   uint32_t number = 0;
-  if (environment->starter == "slurm") {
+  if (is_slurm(starter)) {
     uint32_t step = 0;
     ELIXIR_RETURN_IF_ERROR(read_number("SLURM_JOB_ID", 0, &number));
     ELIXIR_RETURN_IF_ERROR(read_number("SLURM_STEP_ID", 0, &step));
     number += 131 * step;
-  } else if (environment->starter == "openmpi") {
-    number = hash_of(text_of("PMIX_NAMESPACE") + text_of("OMPI_MCA_ess_base_jobid"));
+  } else if (starter.start_gives_port) {
+    number = hash_of(start_of(starter));
   } else {
-    return Status();  // 0: torchrun always sets MASTER_PORT
+    return Status();  // 0: none is known
   }
   environment->master_port = static_cast<uint16_t>(kFirstDerivedPort + number % kDerivedPorts);
   return Status();
 }
 
-Status read_master(LaunchEnvironment* environment) {
+Status read_master(const Starter* starter, LaunchEnvironment* environment) {
   environment->master_address = text_of("MASTER_ADDR");
   if (environment->master_address.empty() && environment->one_node()) {
     environment->master_address = "127.0.0.1";
@@ -157,41 +244,87 @@ Status read_master(LaunchEnvironment* environment) {
   environment->master_port = static_cast<uint16_t>(port);
   environment->starter_hosts_store =
       environment->starter == "torchrun" && text_of("TORCHELASTIC_USE_AGENT_STORE") == "True";
-  return port != 0 ? Status() : derive_port(environment);
+  return port != 0 || starter == nullptr ? Status() : derive_port(*starter, environment);
 }
 
-// Slurm sets its variables in every shell of an allocation; without a task number they say nothing.
-bool present(const Names& names) {
-  return !text_of(names.rank).empty() && !text_of(names.world_size).empty();
+// Reads what must be there.
+Status require_number(const Starter& starter, const char* name, uint32_t* value) {
+  if (is_set(name)) return read_number(name, 0, value);
+  return error(Code::kInvalidArgument,
+               "{}={} says that a starter of several ranks ({}) started this one, and {} is not "
+               "set: start the program with elixir-run, torchrun, srun or mpirun, or set RANK, "
+               "WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE",
+               starter.shown_by[0], text_of(starter.shown_by[0]), starter.name, name);
+}
+
+// Whoever says which of its node's ranks this is: the starter, or one of which a script has taken
+// the rank over. Null: nobody.
+const Starter* who_says_local(const Starter& starter, const LaunchEnvironment& environment) {
+  const auto says = [&](const Starter& one) {
+    const bool known = is_set(one.local_rank) && (is_slurm(one) || is_set(one.local_world_size));
+    return known && is_shown(one) && text_of(one.rank) == std::to_string(environment.rank) &&
+           text_of(one.world_size) == std::to_string(environment.world_size);
+  };
+  if (says(starter)) return &starter;
+  const auto found = std::find_if(kStarters.begin(), kStarters.end(), says);
+  return found == kStarters.end() ? nullptr : &*found;
+}
+
+Status read_local_rank(const Starter& starter, LaunchEnvironment* environment) {
+  if (const Starter* const local = who_says_local(starter, *environment)) {
+    ELIXIR_RETURN_IF_ERROR(
+        read_number(local->local_rank, environment->rank, &environment->local_rank));
+    ELIXIR_RETURN_IF_ERROR(read_number(local->local_world_size, environment->world_size,
+                                       &environment->local_world_size));
+    return is_slurm(*local) ? read_slurm_node(environment) : Status();
+  }
+  environment->local_rank = environment->rank;
+  environment->local_world_size = environment->world_size;
+  const std::string master = text_of("MASTER_ADDR");
+  if (is_torchrun(starter) && (master.empty() || master == "localhost" || is_loopback(master)))
+    return Status();
+  if (environment->world_size == 1) return Status();
+  return error(Code::kInvalidArgument,
+               "{}={} and {}={} say which rank this is, and nothing says which of its node's: set "
+               "{} and {} on every rank",
+               starter.rank, environment->rank, starter.world_size, environment->world_size,
+               starter.local_rank, starter.local_world_size);
 }
 
 }  // namespace
 
 Result<LaunchEnvironment> read_launch_environment() {
   LaunchEnvironment result;
-  result.starter = "alone";
-  for (const Names& names : kStarters) {
-    if (!present(names)) continue;
-    result.starter = names.starter;
-    ELIXIR_RETURN_IF_ERROR(read_number(names.rank, 0, &result.rank));
-    ELIXIR_RETURN_IF_ERROR(read_number(names.world_size, 1, &result.world_size));
-    ELIXIR_RETURN_IF_ERROR(read_number(names.local_rank, result.rank, &result.local_rank));
-    ELIXIR_RETURN_IF_ERROR(
-        read_number(names.local_world_size, result.world_size, &result.local_world_size));
-    break;
+  const auto shown = std::find_if(kStarters.begin(), kStarters.end(), is_shown);
+  const Starter* const starter = shown == kStarters.end() ? nullptr : &*shown;
+  result.starter = starter == nullptr ? "alone" : starter->name;
+  if (starter == nullptr && is_set("PMIX_RANK")) {
+    return error(
+        Code::kInvalidArgument,
+        "PMIX_RANK={} says that a starter of several ranks started this one, and it does "
+        "not say of how many: start the program with elixir-run, torchrun, srun or mpirun, "
+        "or set RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE",
+        text_of("PMIX_RANK"));
   }
-  if (result.starter == "slurm") ELIXIR_RETURN_IF_ERROR(read_slurm_node(&result));
+  if (starter != nullptr) {
+    ELIXIR_RETURN_IF_ERROR(require_number(*starter, starter->rank, &result.rank));
+    ELIXIR_RETURN_IF_ERROR(require_number(*starter, starter->world_size, &result.world_size));
+    ELIXIR_RETURN_IF_ERROR(read_local_rank(*starter, &result));
+  }
   if (result.rank >= result.world_size || result.local_rank >= result.local_world_size ||
       result.local_world_size > result.world_size) {
     return error(
         Code::kInvalidArgument,
         "{} says rank {} of {} and local rank {} of {}: a rank must be below its number of "
-        "ranks; start the program with elixir-run or unset RANK and WORLD_SIZE",
-        result.starter, result.rank, result.world_size, result.local_rank, result.local_world_size);
+        "ranks; start the program with elixir-run or unset {} and {}",
+        result.starter, result.rank, result.world_size, result.local_rank, result.local_world_size,
+        starter->rank, starter->world_size);
   }
-  ELIXIR_RETURN_IF_ERROR(read_master(&result));
-  result.job = job_of(result.starter);
-  result.launch = launch_of(result);
+  ELIXIR_RETURN_IF_ERROR(read_master(starter, &result));
+  Result<std::string> job = job_of(starter, result.world_size);
+  if (!job.ok()) return job.status();
+  result.job = std::move(*job);
+  result.launch = launch_of(starter, result);
   return result;
 }
 

@@ -11,9 +11,10 @@ struct LaunchEnvironment {
   uint32_t world_size = 1;
   uint32_t local_rank = 0;  // on this node
   uint32_t local_world_size = 1;
-  std::string job;      // the same on all ranks of a job, different for every start
-  std::string launch;   // the same for a start and its restarts: whose elixird is whose
-  std::string starter;  // "torchrun", "slurm", "openmpi" or "alone"
+  std::string job;     // the same on all ranks of a job, different for every start
+  std::string launch;  // the same for a start and its restarts: whose elixird is whose
+  // "torchrun", "slurm", "openmpi", "mvapich", "pals", "hydra", "pmi", "alone"
+  std::string starter;
 
   // Where rank 0 can be reached, for a rendezvous; "" and 0 when nothing says so.
   std::string master_address;

@@ -175,9 +175,16 @@ Status PeerWatch::await_status(double timeout_s) const {
 void PeerWatch::report(const Status& status) { state_->note_own_fault(status); }
 
 void PeerWatch::set_waiting(uint64_t number, CollectiveSignature collective) {
-  // The thread takes the two for what they are only when it finds them unchanged for seconds.
-  state_->waiting_in.store(collective.pack(), std::memory_order_relaxed);
-  state_->waiting_number.store(number, std::memory_order_relaxed);
+  // The thread takes what it reads here and below for what it is only when it finds all of it
+  // unchanged for seconds: nothing is ordered.
+  state_->waiting_in.store(number == 0 ? 0 : collective.pack(), std::memory_order_relaxed);
+  if (number != 0) state_->waiting_number.store(number, std::memory_order_relaxed);
+}
+
+void PeerWatch::set_on_device(uint64_t made, uint64_t oldest, CollectiveSignature of_oldest) {
+  state_->device_made.store(made, std::memory_order_relaxed);  // as in set_waiting
+  state_->device_in.store(oldest == 0 ? 0 : of_oldest.pack(), std::memory_order_relaxed);
+  state_->device_oldest.store(oldest, std::memory_order_relaxed);
 }
 
 void PeerWatch::set_waiting_for(uint32_t peer) {

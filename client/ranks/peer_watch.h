@@ -66,11 +66,16 @@ class PeerWatch {
   // A death, or a failure of this rank itself, that was learned of elsewhere; told to all.
   void report(const Status& status);
 
-  // This rank waits in its collective of that number, from 1 on; 0: no more. Two ranks that have
-  // waited for kStuckSeconds in different collectives of one number would wait for ever: that is
-  // kProtocol, and names both. Any thread; two stores.
+  // This rank waits in its collective of the host of that number, from 1 on; 0: no more. Two ranks
+  // that have waited for kStuckSeconds in different collectives of one number would wait for ever:
+  // that is kProtocol, and names both. Any thread; two stores.
   static constexpr int kStuckSeconds = 5;
   void set_waiting(uint64_t number, CollectiveSignature collective = {});
+  // Of the collectives of its device, which have numbers of their own: how many it has asked for,
+  // and the oldest that is not done (0: all are). Told alike are two ranks whose oldest ones have
+  // one number and differ, and a rank that has asked for more than another one had when it began to
+  // wait in a collective of the host, which the first has not come to. Any thread; three stores.
+  void set_on_device(uint64_t made, uint64_t oldest, CollectiveSignature of_oldest = {});
   // For which rank, at the moment. The log tells it every kSayWaitingSeconds.
   static constexpr int kSayWaitingSeconds = 30;
   void set_waiting_for(uint32_t peer);

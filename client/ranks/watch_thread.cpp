@@ -250,8 +250,9 @@ bool PeerWatch::State::handle_frame(uint32_t peer, const WatchFrame& frame) {
     note_fault(status, status);
   } else if (frame.type == WatchFrameType::kWaiting && rank == 0) {
     Waiting waiting;
-    if (std::sscanf(frame.text.c_str(), "%" SCNu64 " %" SCNu64, &waiting.number, &waiting.in) ==
-        2) {
+    if (std::sscanf(frame.text.c_str(), "%" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64,
+                    &waiting.number, &waiting.in, &waiting.made, &waiting.oldest,
+                    &waiting.oldest_in) == 5) {
       note_stuck(peer, waiting);
     }
   } else if (frame.type == WatchFrameType::kGoodbye && frame.rank < members.size()) {
@@ -262,29 +263,32 @@ bool PeerWatch::State::handle_frame(uint32_t peer, const WatchFrame& frame) {
 }
 
 void PeerWatch::State::look_at_waiting() {
-  const Waiting now{waiting_number.load(std::memory_order_relaxed),
-                    waiting_in.load(std::memory_order_relaxed)};
-  if (now.number != seen.number || now.in != seen.in) {
+  const Waiting now{
+      waiting_number.load(std::memory_order_relaxed), waiting_in.load(std::memory_order_relaxed),
+      device_made.load(std::memory_order_relaxed), device_oldest.load(std::memory_order_relaxed),
+      device_in.load(std::memory_order_relaxed)};
+  if (now != seen) {
     seen = now;
     seen_since_ns = monotonic_ns();
     seen_told = false;
     seen_notes = WaitNotes(kSayWaitingSeconds, kSayWaitingSeconds);
   }
   say_what_is_waited_for();
-  if (seen.number == 0 || seen_told || seconds_since(seen_since_ns) < kStuckSeconds) return;
+  if (!seen.waits() || seen_told || seconds_since(seen_since_ns) < kStuckSeconds) return;
   seen_told = true;
   if (rank == 0) {
     note_stuck(0, seen);
   } else {
-    send_all(
-        {WatchFrameType::kWaiting, rank, Code::kOk, fmt::format("{} {}", seen.number, seen.in)},
-        rank);
+    send_all({WatchFrameType::kWaiting, rank, Code::kOk,
+              fmt::format("{} {} {} {} {}", seen.number, seen.in, seen.made, seen.oldest,
+                          seen.oldest_in)},
+             rank);
   }
 }
 
 void PeerWatch::State::say_what_is_waited_for() {
   const double waited_s = seconds_since(seen_since_ns);
-  if (seen.number == 0 || !seen_notes.due(waited_s)) return;
+  if (seen.in == 0 || !seen_notes.due(waited_s)) return;
   const uint32_t peer = waiting_for.load(std::memory_order_relaxed);
   if (peer >= members.size()) return;
   log_info("waiting", "rank={} in=\"{}\" number={} missing=\"{}\" seconds={:.0f}", rank,
@@ -314,22 +318,44 @@ void PeerWatch::State::look_at_health() {
   note_own_fault(status);
 }
 
-// A collective needs all ranks, so of those that wait in one number, all must wait in the same.
+// What a rank has told stays true when it goes on, so nobody is accused of having been slow.
 void PeerWatch::State::note_stuck(uint32_t who, const Waiting& waiting) {
   ELIXIR_CHECK(who < stuck.size(), "rank {} of {}", who, stuck.size());
   stuck[who] = waiting;
   for (uint32_t other = 0; other < stuck.size(); ++other) {
-    if (stuck[other].number != waiting.number || stuck[other].in == waiting.in) continue;
-    const Status status = error(
-        Code::kProtocol,
-        "{} waits in {} while {} waits in {}, both as their collective number {}. Every rank must "
-        "run the same operators, read parameters in the same order and make the same calls: see "
-        "where the program takes another way on some ranks",
-        members[who].name(), CollectiveSignature::unpack(waiting.in).name(), members[other].name(),
-        CollectiveSignature::unpack(stuck[other].in).name(), waiting.number);
-    note_fault(status, status);
-    return;
+    std::string how = difference(who, other);
+    if (how.empty()) how = difference(other, who);
+    if (how.empty()) continue;
+    const Status status =
+        error(Code::kProtocol,
+              "{}. Every rank must run the same operators, read parameters in the same order and "
+              "make the same calls: see where the program takes another way on some ranks",
+              how);
+    return note_fault(status, status);
   }
+}
+
+// By which the two can never both go on; empty: they may. A collective needs all ranks, so those
+// that wait in one number must wait in the same.
+std::string PeerWatch::State::difference(uint32_t who, uint32_t other) const {
+  const auto text = [](uint64_t in) { return CollectiveSignature::unpack(in).name(); };
+  const Waiting &a = stuck[who], &b = stuck[other];
+  const std::string name = members[who].name(), others_name = members[other].name();
+  if (a.in != 0 && b.in != 0 && a.number == b.number && a.in != b.in) {
+    return fmt::format("{} waits in {} while {} waits in {}, both as their collective number {}",
+                       name, text(a.in), others_name, text(b.in), a.number);
+  }
+  if (a.oldest != 0 && a.oldest == b.oldest && a.oldest_in != b.oldest_in) {
+    return fmt::format(
+        "{} waits in {} while {} waits in {}, both as collective number {} of their devices", name,
+        text(a.oldest_in), others_name, text(b.oldest_in), a.oldest);
+  }
+  if (b.in != 0 && a.before() <= b.number && a.made > b.made) {
+    return fmt::format(
+        "{} has made {} collectives on its device where {}, which waits in {}, has made {}", name,
+        a.made, others_name, text(b.in), b.made);
+  }
+  return "";
 }
 
 // The first one to leave is told to all: it explains why a collective fails afterwards.

@@ -59,9 +59,18 @@ struct PeerWatch::State {
   std::map<uint32_t, WatchConnection> peers;  // rank 0: the others; another rank: rank 0
   std::vector<WatchFrame> early_frames;       // came with the welcome
   bool fault_told = false, goodbye_said = false;
+  // What a rank has come to, and waits for. Signatures are packed; 0: it does not wait.
   struct Waiting {
-    uint64_t number = 0;  // 0: not waiting
-    uint64_t in = 0;      // a packed CollectiveSignature
+    uint64_t number = 0;  // of its last collective of the host
+    uint64_t in = 0;      // it waits in that one
+    uint64_t made = 0;    // collectives of its device
+    uint64_t oldest = 0;  // of them, that is not done; 0: all are
+    uint64_t oldest_in = 0;
+
+    bool operator==(const Waiting&) const = default;
+    bool waits() const { return in != 0 || oldest != 0; }
+    // The collective of the host before which it has made those of its device.
+    uint64_t before() const { return in != 0 ? number : number + 1; }
   };
   Waiting seen;  // of this rank
   int64_t seen_since_ns = 0;
@@ -72,6 +81,7 @@ struct PeerWatch::State {
 
   // written by the thread that makes collectives, read by the watch thread
   std::atomic<uint64_t> waiting_number = 0, waiting_in = 0;
+  std::atomic<uint64_t> device_made = 0, device_oldest = 0, device_in = 0;
   std::atomic<uint32_t> waiting_for = 0;
 
   // written under the mutex before `faulted` is set (release), read after it is seen (acquire)
@@ -107,6 +117,7 @@ struct PeerWatch::State {
   void say_what_is_waited_for();
   void look_at_health();
   void note_stuck(uint32_t who, const Waiting& waiting);
+  std::string difference(uint32_t who, uint32_t other) const;
   void say_goodbye();
 };
 

@@ -267,9 +267,12 @@ StepRuntime Search::runtime_of(const Candidate& candidate) const {
   runtime.update = update_of(candidate);
   runtime.spare_slots = candidate.spare_slots;
   runtime.host_ahead = request_.host_ahead;
-  // Collectives need one order on all ranks: client/collectives/collective_exchange.
-  const bool collective = candidate.exchange == Exchange::kCollective;
-  if (collective || request_.update == UpdateMode::kSync) runtime.fetch_ahead = 0;
+  // As client/exchange/collective_exchange: a gather goes before the reduction of the operator that
+  // runs, and behind the one before. Where the host is the device, it is asked for on demand.
+  if (candidate.exchange == Exchange::kCollective) {
+    runtime.fetch_ahead = request_.host_ahead ? 1 : 0;
+  }
+  if (request_.update == UpdateMode::kSync) runtime.fetch_ahead = 0;
   if (request_.policy == Policy::kElixir) {
     runtime.grad_blocks =
         grad_blocks(shape_of(setting_, candidate), setting_.copies_at_once || setting_.paper);

@@ -14,6 +14,7 @@
 namespace elixir {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 constexpr uint64_t kShard = 1000;
@@ -183,6 +184,30 @@ TEST(CollectiveBackendTest, ARemoteErrorIsBlamedOnTheOther) {
     return blames_rank_1(ends[0]) && blames_rank_1(ends[1]) && ends[0].code() == Code::kPeerLost &&
            ends[1].code() == Code::kInternal;
   }));
+}
+
+// Rank 1 has made one gather more, and waits for its device, as a step does before ranks agree on
+// it.
+TEST(CollectiveBackendTest, ARankThatGathersOnceMoreIsNamed) {
+  const uint16_t port = unused_port();
+  run_threads(2, [&](uint32_t rank) {
+    RankWithBackend with(rank, 2, port, /*timeout_s=*/test::kPatienceS);
+    with.group->barrier();
+    Status status;
+    if (rank == 1) {
+      status = status_in_the_end(with, "");
+    } else {
+      try {
+        with.group->agree(1, 0, 0);
+      } catch (const Error& failure) {
+        status = Status(failure.code(), failure.what());
+      }
+    }
+    EXPECT_EQ(status.code(), Code::kProtocol);
+    EXPECT_THAT(status.message(),
+                AllOf(HasSubstr("rank 1 (pid "), HasSubstr("has made 1 collectives on its device"),
+                      HasSubstr("rank 0 (pid "), HasSubstr("has made 0")));
+  });
 }
 
 TEST(CollectiveBackendTest, ACollectiveThatDoesNotEndTimesOut) {

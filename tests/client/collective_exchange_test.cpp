@@ -34,6 +34,10 @@ class CollectiveExchangeTest : public WithElixird {
  protected:
   static ExchangeOutcome run(const ExchangeCase& of, bool lazily, const LazyFaults& faults = {}) {
     ThreadGroups groups(of.ranks);
+    return run(of, lazily, groups, faults);
+  }
+  static ExchangeOutcome run(const ExchangeCase& of, bool lazily, ThreadGroups& groups,
+                             const LazyFaults& faults = {}) {
     const auto rank_group = [&groups](uint32_t rank) {
       return std::make_unique<ThreadRank>(groups.group(rank));
     };
@@ -102,6 +106,44 @@ TEST_F(CollectiveExchangeTest, WhatComesFromOthersIsCounted) {
   const uint64_t shard_bytes = 640 * sizeof(float);
   EXPECT_EQ(outcome.gathers, (kSteps + 1) * (kChunks + 1));
   EXPECT_EQ(outcome.d2d_bytes, (outcome.gathers + kSteps * kChunks) * shard_bytes);
+}
+
+// On all ranks, or ThreadGroups would say which differ.
+TEST_F(CollectiveExchangeTest, InBackwardAGatherGoesBeforeTheReductionThatCameFirst) {
+  ThreadGroups groups(2);
+  const ExchangeCase of{
+      .ranks = 2, .frozen_chunks = 0, .micro_steps = {1, 1, 1, 1}, .gathers_in_backward = true};
+  ASSERT_THAT(run(of, false, groups).wrong, IsEmpty());
+  const std::vector<std::string> forward = {"G0", "G1", "G2", "G3"};
+  const std::vector<std::vector<std::string>> backward = {
+      {"G3", "R3", "G2", "R2", "G1", "R1", "G0", "R0"},  // nothing is known of what follows
+      {"G3", "G2", "R3", "G1", "R2", "G0", "R1", "R0"},
+      {"R3", "R2", "R1", "R0"},  // none follows: the next reduction goes behind the held back one
+      {"G3", "R3", "G2", "R2", "G1", "R1", "G0", "R0"},
+      {}};
+  std::vector<std::string> expected;
+  for (const std::vector<std::string>& pass : backward) {
+    expected.insert(expected.end(), forward.begin(), forward.end());
+    expected.insert(expected.end(), pass.begin(), pass.end());
+  }
+  EXPECT_EQ(groups.made(), expected);
+}
+
+TEST_F(CollectiveExchangeTest, ReductionsThatAreHeldBackChangeNoBit) {
+  for (const uint32_t ranks : {1u, 2u, 3u}) {
+    for (const uint32_t chunks : {1u, 2u, 4u}) {
+      SCOPED_TRACE(fmt::format("{} ranks, {} chunks", ranks, chunks));
+      ExchangeCase of{.ranks = ranks,
+                      .cpu_chunks = chunks,
+                      .micro_steps = {1, 2, 1, 3, 2, 1},
+                      .gathers_in_backward = true};
+      expect_reference(of);
+      of.gpu_chunks = 1;
+      of.discards_in = 5;
+      expect_reference(of);
+    }
+  }
+  expect_reference({.ranks = 2, .rules = {.immediate = 1}, .gathers_in_backward = true});
 }
 
 // Each of these makes a wrong number or an order that the device calls wrong: else the tests above

@@ -4,6 +4,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdio>
 #include <filesystem>
 #include <iterator>
@@ -79,6 +80,17 @@ TEST(ConnectRanks, OnTwoGpusOfTheirOwnMeet) {
     ranks.group->barrier();
     EXPECT_EQ(ranks.group->size(), 2u);
   });
+}
+
+// Else torch would end a collective that may take longer.
+TEST(ConnectRanks, NcclsOwnLimitComesBehindTheGroups) {
+  for (const double timeout_s : {0.5, 3.0, 1800.0, 7200.0, 1e6}) {
+    const std::chrono::duration<double> own = nccl_timeout(timeout_s);
+    EXPECT_GE(own.count(), timeout_s + 30) << timeout_s;
+  }
+  for (const double timeout_s : {1e9, 1e300}) {
+    EXPECT_EQ(nccl_timeout(timeout_s), kLongestNcclTimeout) << timeout_s;
+  }
 }
 
 TEST(ConnectRanks, WithoutAnAddressThrow) {

@@ -5,7 +5,9 @@
 #include <stdlib.h>
 #include <torch/types.h>
 #include <torch/utils.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
 #include <functional>
 #include <iostream>
@@ -136,6 +138,31 @@ TEST_F(CudaLibraryDeathTest, WhoeverIsFirstToUseCudaLoadsIt) {
     };
     EXPECT_EXIT(try_it(), ::testing::ExitedWithCode(0), "CUDA is mapped");
   }
+}
+
+using Environment = std::vector<std::string>;
+
+Environment environment_now() {
+  Environment variables;
+  for (char** variable = environ; *variable != nullptr; ++variable) variables.push_back(*variable);
+  std::sort(variables.begin(), variables.end());
+  return variables;
+}
+
+// Groups that the program makes have the program's settings. Over tests/fake_cuda, or on a GPU.
+TEST_F(CudaLibraryDeathTest, AGroupOfNcclLeavesTheEnvironmentAsItWas) {
+  if (!gpu_present()) GTEST_SKIP() << "this machine has no GPU";
+  const auto make = [] {
+    ::setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1", 1);  // as torchrun does
+    ::unsetenv("TORCH_NCCL_ENABLE_MONITORING");
+    const Environment before = environment_now();
+    const auto store = c10::make_intrusive<c10d::HashStore>();
+    const auto group = (*load_cuda_library())->make_nccl(store, 0, 1, std::chrono::seconds(1));
+    if (!group.ok()) report(group.status());
+    report(environment_now() == before ? Status(Code::kOk, "as it was")
+                                       : Status(Code::kInternal, "another one"));
+  };
+  EXPECT_EXIT(make(), ::testing::ExitedWithCode(0), "as it was");
 }
 
 TEST_F(CudaLibraryDeathTest, OneRuntimeOfCuda) {

@@ -45,6 +45,25 @@ TEST_F(DeviceWorksTest, AreDoneOnceAskedForInTheirOrder) {
   EXPECT_TRUE(works_.all_done());
 }
 
+TEST_F(DeviceWorksTest, TellHowFarTheyAre) {
+  EXPECT_EQ(works_.progress().made, 0u);
+  EXPECT_EQ(works_.progress().oldest, 0u);
+  const auto first = c10::make_intrusive<HeldWork>(), second = c10::make_intrusive<HeldWork>();
+  works_.add("a gather", first, {CollectiveKind::kAllGather, 8, 3});
+  works_.add("a sum", second, {CollectiveKind::kReduceScatter, 8, 4});
+  EXPECT_EQ(works_.progress().made, 2u);
+  EXPECT_EQ(works_.progress().oldest, 1u);
+  EXPECT_EQ(works_.progress().of_oldest.chunk, 3u);
+  first->end();
+  EXPECT_TRUE(works_.ask().ok());
+  EXPECT_EQ(works_.progress().oldest, 2u);
+  EXPECT_EQ(works_.progress().of_oldest.kind, CollectiveKind::kReduceScatter);
+  second->end();
+  EXPECT_TRUE(works_.ask().ok());
+  EXPECT_EQ(works_.progress().made, 2u);
+  EXPECT_EQ(works_.progress().oldest, 0u);
+}
+
 TEST_F(DeviceWorksTest, AFailureIsToldWithWhatFailed) {
   const auto first = add(works_, "a gather"), second = add(works_, "a sum");
   first->end();

@@ -196,7 +196,7 @@ class DrivenRank {
       if (run_.of.rules.immediate + run_.of.rules.early > 0) session_->open_step(record);
       for (uint32_t i = 0; i < shape_.n_parameters; ++i) session_->say_gradient(step, i, 0);
       for (uint32_t i = 0; run_.of.discards_in == step && i < run_.of.discards; ++i) {
-        give(step, 1, /*as_if=*/step + 50 + i);
+        give(step, 1, /*as_if=*/step + 50 + i, run_.of.gathers_in_backward ? 1 : 0);
         const bool waits = run_.of.one_ahead && rank_ + 1 < run_.of.ranks;
         if (waits) run_.is_ahead.wait(false);
         exchange_->discard_grads();
@@ -237,11 +237,15 @@ class DrivenRank {
     DeviceEvent unused, filled;
   };
 
-  // Ranks give them in different orders.
-  void give(uint32_t step, uint32_t micro, uint32_t as_if) {
-    for (uint32_t n = 0; n < shape_.all_chunks(); ++n) {
-      const uint32_t chunk = (rank_ + step) % 2 == 0 ? n : shape_.all_chunks() - 1 - n;
+  // Ranks give them in different orders, where nothing is gathered meanwhile. All but the last
+  // `left_out`.
+  void give(uint32_t step, uint32_t micro, uint32_t as_if, uint32_t left_out = 0) {
+    const bool gathers = run_.of.gathers_in_backward && step % 3 != 0;
+    for (uint32_t n = 0; n + left_out < shape_.all_chunks(); ++n) {
+      const bool ascends = !run_.of.gathers_in_backward && (rank_ + step) % 2 == 0;
+      const uint32_t chunk = ascends ? n : shape_.all_chunks() - 1 - n;
       if (micro > micro_steps_of(run_.of, chunk, step)) continue;
+      if (gathers) look_at(chunk, step - 1);
       std::vector<float> values(kCaseNumel);
       for (uint64_t i = 0; i < kCaseNumel; ++i) values[i] = gradient(chunk, as_if, micro, rank_, i);
       exchange_->begin_grads(chunk, step, micro);
@@ -263,18 +267,20 @@ class DrivenRank {
 
   // Right behind the post, so that most of them are not there yet.
   void look_at_parameters(uint32_t step) {
-    for (uint32_t chunk = 0; chunk < shape_.total_chunks(); ++chunk) {
-      const std::byte* memory = exchange_->own_block(chunk);
-      Block& block = blocks_[chunk % kBlocks];
-      if (memory == nullptr) {
-        exchange_->gather(chunk, step, block.memory, block.unused, block.filled);
-        device_.wait(Stream::kCompute, block.filled);
-        memory = block.memory;
-        ++gathers_;
-      }
-      run_.compare(reinterpret_cast<const float*>(memory), chunk, step, rank_, "parameters");
-      device_.record(block.unused, Stream::kCompute);
+    for (uint32_t chunk = 0; chunk < shape_.total_chunks(); ++chunk) look_at(chunk, step);
+  }
+
+  void look_at(uint32_t chunk, uint32_t step) {
+    const std::byte* memory = exchange_->own_block(chunk);
+    Block& block = blocks_[chunk % kBlocks];
+    if (memory == nullptr) {
+      exchange_->gather(chunk, step, block.memory, block.unused, block.filled);
+      device_.wait(Stream::kCompute, block.filled);
+      memory = block.memory;
+      ++gathers_;
     }
+    run_.compare(reinterpret_cast<const float*>(memory), chunk, step, rank_, "parameters");
+    device_.record(block.unused, Stream::kCompute);
   }
 
   Run& run_;

@@ -27,6 +27,9 @@ struct ExchangeCase {
   bool uneven = false;       // chunks of odd numbers have one micro-step a step
   uint32_t discards_in = 0;  // before the gradients of this step others come and are discarded
   uint32_t discards = 1;     // so often
+  // Backward gathers each chunk before its gradients, in one order on all ranks, but in every third
+  // step. What is discarded is then a backward pass that has not come to the end.
+  bool gathers_in_backward = false;
   // The last rank is at the second micro-step that counts before the others discard their first
   // gradients. REQUIRES: it waits for nobody before, so the step before had one micro-step.
   bool one_ahead = false;

@@ -44,6 +44,22 @@ class LaunchEnvironmentTest : public testing::Test {
                              "OMPI_COMM_WORLD_LOCAL_RANK",
                              "OMPI_COMM_WORLD_LOCAL_SIZE",
                              "PMIX_NAMESPACE",
+                             "PMIX_RANK",
+                             "MV2_COMM_WORLD_RANK",
+                             "MV2_COMM_WORLD_SIZE",
+                             "MV2_COMM_WORLD_LOCAL_RANK",
+                             "MV2_COMM_WORLD_LOCAL_SIZE",
+                             "PALS_RANKID",
+                             "PALS_LOCAL_RANKID",
+                             "PALS_LOCAL_SIZE",
+                             "PALS_APID",
+                             "PMI_RANK",
+                             "PMI_SIZE",
+                             "PMI_LOCAL_RANK",
+                             "PMI_LOCAL_SIZE",
+                             "MPI_LOCALRANKID",
+                             "MPI_LOCALNRANKS",
+                             "SLURM_RESTART_COUNT",
                              "OMPI_MCA_ess_base_jobid",
                              "TORCHELASTIC_USE_AGENT_STORE"}) {
       ::unsetenv(name);
@@ -84,6 +100,8 @@ TEST_F(LaunchEnvironmentTest, ReadsSlurmAndOpenMpi) {
   SetUp();
   set("OMPI_COMM_WORLD_RANK", "2");
   set("OMPI_COMM_WORLD_SIZE", "3");
+  set("OMPI_COMM_WORLD_LOCAL_RANK", "2");
+  set("OMPI_COMM_WORLD_LOCAL_SIZE", "3");
   EXPECT_EQ(read_launch_environment()->starter, "openmpi");
   EXPECT_EQ(read_launch_environment()->local_rank, 2u);
 }
@@ -105,13 +123,32 @@ TEST_F(LaunchEnvironmentTest, ALaunchKeepsItsNameWhenItIsStartedAgain) {
        {{"MASTER_PORT", "2"}, {"SLURM_JOB_ID", "5"}}},
       {{{"SLURM_PROCID", "0"},
         {"SLURM_NTASKS", "2"},
+        {"SLURM_LOCALID", "0"},
         {"SLURM_JOB_ID", "1"},
         {"SLURM_STEP_ID", "0"}},
        "SLURM_RESTART_COUNT",
        {{"SLURM_JOB_ID", "2"}, {"SLURM_STEP_ID", "1"}}},
-      {{{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "2"}, {"PMIX_NAMESPACE", "a"}},
+      {{{"OMPI_COMM_WORLD_RANK", "0"},
+        {"OMPI_COMM_WORLD_SIZE", "2"},
+        {"OMPI_COMM_WORLD_LOCAL_RANK", "0"},
+        {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
+        {"PMIX_NAMESPACE", "a"}},
        "",
        {{"PMIX_NAMESPACE", "b"}, {"SLURM_JOB_ID", "5"}}},
+      {{{"PMI_RANK", "0"},
+        {"PMI_SIZE", "2"},
+        {"MPI_LOCALRANKID", "0"},
+        {"MPI_LOCALNRANKS", "2"},
+        {"MASTER_PORT", "1"}},
+       "",
+       {{"MASTER_PORT", "2"}, {"SLURM_JOB_ID", "5"}}},
+      {{{"PALS_RANKID", "0"},
+        {"PMI_SIZE", "2"},
+        {"PALS_LOCAL_RANKID", "0"},
+        {"PALS_LOCAL_SIZE", "2"},
+        {"PALS_APID", "a"}},
+       "",
+       {{"PALS_APID", "b"}, {"SLURM_JOB_ID", "5"}}},
       {{{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_PORT", "1"}},
        "",
        {{"MASTER_PORT", "2"}, {"ELIXIR_JOB", "mine"}, {"SLURM_JOB_ID", "5"}}}};
@@ -147,6 +184,136 @@ TEST_F(LaunchEnvironmentTest, AProcessAloneIsALaunch) {
   EXPECT_THAT(own, HasSubstr(std::to_string(::getpid())));
 }
 
+using Variables = std::vector<std::pair<std::string, std::string>>;
+
+struct StarterCase {
+  const char* starter;
+  Variables rank;   // of rank 5 of 8, the second of four on its node
+  Variables start;  // which start it is; one of them would do
+};
+
+const std::vector<StarterCase>& starter_cases() {
+  static const auto& cases = *new std::vector<StarterCase>{
+      {"openmpi",
+       {{"OMPI_COMM_WORLD_RANK", "5"},
+        {"OMPI_COMM_WORLD_SIZE", "8"},
+        {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+        {"OMPI_COMM_WORLD_LOCAL_SIZE", "4"}},
+       {{"PMIX_NAMESPACE", "prterun-77"}}},
+      {"mvapich",
+       {{"MV2_COMM_WORLD_RANK", "5"},
+        {"MV2_COMM_WORLD_SIZE", "8"},
+        {"MV2_COMM_WORLD_LOCAL_RANK", "1"},
+        {"MV2_COMM_WORLD_LOCAL_SIZE", "4"}},
+       {{"MASTER_PORT", "29500"}}},
+      {"pals",
+       {{"PALS_RANKID", "5"},
+        {"PMI_SIZE", "8"},
+        {"PALS_LOCAL_RANKID", "1"},
+        {"PALS_LOCAL_SIZE", "4"}},
+       {{"PALS_APID", "3f7c"}}},
+      {"hydra",
+       {{"PMI_RANK", "5"}, {"PMI_SIZE", "8"}, {"MPI_LOCALRANKID", "1"}, {"MPI_LOCALNRANKS", "4"}},
+       {{"ELIXIR_JOB", "tuesday"}}},
+      {"pmi",
+       {{"PMI_RANK", "5"}, {"PMI_SIZE", "8"}, {"PMI_LOCAL_RANK", "1"}, {"PMI_LOCAL_SIZE", "4"}},
+       {{"MASTER_ADDR", "node-a"}}},
+  };
+  return cases;
+}
+
+// A starter that leaves out any variable but the rank's is refused, by the name of that one.
+TEST_F(LaunchEnvironmentTest, EachStarterIsReadOrRefusedByName) {
+  for (const StarterCase& of : starter_cases()) {
+    SCOPED_TRACE(of.starter);
+    const auto set_all_but = [&](const Variables& those, const std::string& left_out) {
+      for (const auto& [name, value] : those) {
+        if (name != left_out) set(name.c_str(), value.c_str());
+      }
+    };
+    SetUp();
+    set_all_but(of.rank, "");
+    set_all_but(of.start, "");
+    const Result<LaunchEnvironment> whole = read_launch_environment();
+    ASSERT_TRUE(whole.ok()) << whole.status().message();
+    EXPECT_EQ(whole->starter, of.starter);
+    EXPECT_EQ(whole->rank, 5u);
+    EXPECT_EQ(whole->world_size, 8u);
+    EXPECT_EQ(whole->local_rank, 1u);
+    EXPECT_EQ(whole->local_world_size, 4u);
+    for (size_t i = 1; i < of.rank.size(); ++i) {
+      SetUp();
+      set_all_but(of.rank, of.rank[i].first);
+      set_all_but(of.start, "");
+      const Result<LaunchEnvironment> part = read_launch_environment();
+      ASSERT_FALSE(part.ok()) << of.rank[i].first;
+      EXPECT_EQ(part.status().code(), Code::kInvalidArgument);
+      EXPECT_THAT(part.status().message(), HasSubstr(of.rank[0].first + "=5"));
+    }
+  }
+}
+
+// Open MPI and PALS give each start a name.
+TEST_F(LaunchEnvironmentTest, AStarterThatNamesNoStartIsTold) {
+  set("PMI_RANK", "0");
+  set("PMI_SIZE", "2");
+  set("MPI_LOCALRANKID", "0");
+  set("MPI_LOCALNRANKS", "2");
+  EXPECT_THAT(read_launch_environment().status().message(),
+              AllOf(HasSubstr("PMI_RANK"), HasSubstr("MASTER_PORT"), HasSubstr("ELIXIR_JOB")));
+  set("PMI_SIZE", "1");
+  set("MPI_LOCALNRANKS", "1");
+  EXPECT_EQ(read_launch_environment()->world_size, 1u);
+}
+
+TEST_F(LaunchEnvironmentTest, APmixStarterDoesNotSayOfHowMany) {
+  set("PMIX_RANK", "1");
+  EXPECT_THAT(read_launch_environment().status().message(), HasSubstr("PMIX_RANK=1"));
+  set("RANK", "1");
+  set("WORLD_SIZE", "2");
+  EXPECT_EQ(read_launch_environment()->rank, 1u);
+}
+
+// srun sets PMI's variables beside its own; a batch script's own task number is not that of the
+// ranks that mpirun starts there.
+TEST_F(LaunchEnvironmentTest, SlurmGoesBeforePmiAndBehindWhatIsStartedWithinIt) {
+  set("SLURM_PROCID", "1");
+  set("SLURM_NTASKS", "2");
+  set("SLURM_LOCALID", "1");
+  set("SLURM_JOB_ID", "77");
+  set("PMI_RANK", "1");
+  set("PMI_SIZE", "2");
+  EXPECT_EQ(read_launch_environment()->starter, "slurm");
+  set("MPI_LOCALRANKID", "2");
+  set("MPI_LOCALNRANKS", "4");
+  set("PMI_RANK", "2");
+  set("PMI_SIZE", "4");
+  set("MASTER_PORT", "29500");
+  EXPECT_EQ(read_launch_environment()->rank, 2u);
+  EXPECT_EQ(read_launch_environment()->world_size, 4u);
+}
+
+// As scripts do before init_process_group.
+TEST_F(LaunchEnvironmentTest, WhoSetsTheRankByHandIsToSayWhichOfTheNodeItIs) {
+  set("RANK", "5");
+  set("WORLD_SIZE", "8");
+  set("MASTER_ADDR", "node-a");
+  EXPECT_THAT(read_launch_environment().status().message(),
+              AllOf(HasSubstr("RANK=5"), HasSubstr("LOCAL_RANK and LOCAL_WORLD_SIZE")));
+  set("SLURM_PROCID", "5");
+  set("SLURM_NTASKS", "8");
+  set("SLURM_LOCALID", "1");
+  set("SLURM_NODEID", "1");
+  set("SLURM_STEP_NUM_NODES", "2");
+  set("SLURM_STEP_TASKS_PER_NODE", "4(x2)");
+  EXPECT_EQ(read_launch_environment()->local_rank, 1u);
+  EXPECT_EQ(read_launch_environment()->local_world_size, 4u);
+  set("SLURM_PROCID", "0");  // another one's: the batch script's own
+  EXPECT_FALSE(read_launch_environment().ok());
+  set("MASTER_ADDR", "localhost");
+  EXPECT_TRUE(read_launch_environment()->one_node());
+}
+
 TEST_F(LaunchEnvironmentTest, OneNodeMeetsOnLoopback) {
   set("RANK", "0");
   set("WORLD_SIZE", "2");
@@ -154,6 +321,8 @@ TEST_F(LaunchEnvironmentTest, OneNodeMeetsOnLoopback) {
   EXPECT_EQ(read_launch_environment()->master_port, 0);
   set("MASTER_ADDR", "node-a");
   set("MASTER_PORT", "29500");
+  set("LOCAL_RANK", "0");
+  set("LOCAL_WORLD_SIZE", "2");
   set("TORCHELASTIC_USE_AGENT_STORE", "True");
   EXPECT_EQ(read_launch_environment()->master_address, "node-a");
   EXPECT_EQ(read_launch_environment()->master_port, 29500);

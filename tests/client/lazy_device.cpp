@@ -90,6 +90,18 @@ void LazyDevice::check_behind_copies(Stream stream, const std::byte* from, size_
   }
 }
 
+// Which memory a collective reads is not known here; the download of what it leaves is checked
+// against the copies into it.
+void LazyDevice::check_reduction(Queue& reductions) {
+  if (reductions.compute_clock == reductions.reduced_clock) {
+    violate(fmt::format(
+        "a reduction waits for nothing of kCompute that the last one had not waited for (clock {})",
+        reductions.reduced_clock));
+  }
+  reductions.reduced_clock = reductions.compute_clock;
+  reductions.behind_reduction = true;
+}
+
 void LazyDevice::check_behind_downloads(Stream stream, const std::byte* to, size_t bytes) {
   if (stream != Stream::kCompute) return;
   for (auto each = leaving_.begin(); each != leaving_.end();) {
@@ -115,10 +127,7 @@ void LazyDevice::violate(const std::string& what) {
 std::optional<TorchStream> LazyDevice::begin_collective(Stream stream) {
   const std::lock_guard lock(mutex_);
   run_until(stream, UINT64_MAX);
-  if (stream == Stream::kReduce) {
-    check_behind_compute(stream, "a reduction");
-    queue(stream).behind_reduction = false;
-  }
+  if (stream == Stream::kReduce) check_reduction(queue(stream));
   return std::nullopt;
 }
 

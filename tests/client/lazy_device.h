@@ -26,11 +26,11 @@ struct LazyFaults {
 // stream other than kCompute waits until somebody must see it, by an event. (Operators run at once,
 // so kCompute does too.) A missing wait shows as wrong bytes. What runs too early for an operator
 // enqueued before cannot show that way; it is found by its order: memory that kCompute was given to
-// read may be uploaded into only behind a later event of kCompute; what leaves the device, or goes
-// into a reduction, must be behind the latest event of kCompute or behind one of kReduce, and
-// behind all that kCompute has copied there; what kCompute fills must not be on its way out still.
-// Another thread that calls synchronize() does the work that this waits for itself; one that calls
-// done() does a piece of it every other time.
+// read may be uploaded into only behind a later event of kCompute; what leaves the device
+// must be behind the latest event of kCompute or behind one of kReduce, and behind all that
+// kCompute has copied there; each reduction must wait for a new event of kCompute; what kCompute
+// fills must not be on its way out still. Another thread that calls synchronize() does the work
+// that this waits for itself; one that calls done() does a piece of it every other time.
 class LazyDevice : public Device {
  public:
   LazyDevice() = default;
@@ -95,10 +95,12 @@ class LazyDevice : public Device {
     uint64_t compute_clock = 0;     // of the latest event of kCompute it waited for
     uint64_t compute_copies = 0;    // before that
     bool behind_reduction = false;  // it has waited for kReduce since its last copy
+    uint64_t reduced_clock = 0;     // kReduce: compute_clock at its last reduction
   };
 
   // REQUIRES: mutex_ is held, as for everything below.
   void enqueue(Stream stream, std::function<void()> work);
+  void check_reduction(Queue& reductions);
   void run_until(Stream stream, uint64_t position);
   void check_upload(Stream stream, const std::byte* device);
   bool is_behind_compute(Stream stream);

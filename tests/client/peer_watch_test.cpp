@@ -195,6 +195,69 @@ TEST(PeerWatchTest, RanksThatWaitInDifferentCollectivesOfOneNumberAreNamed) {
   }
 }
 
+// What a rank says of itself; each is told of once it has stood still for PeerWatch::kStuckSeconds.
+struct Standing {
+  uint64_t waits_in = 0;  // a collective of the host; 0: it does not wait
+  uint64_t came_to = 0;   // the last one that is over
+  uint64_t made = 0, oldest = 0;
+  CollectiveKind kind = CollectiveKind::kAllGather;
+};
+
+void stand(PeerWatch& watch, const Standing& how) {
+  if (how.came_to > 0) watch.set_waiting(how.came_to, {CollectiveKind::kValues, 16});
+  watch.set_waiting(how.waits_in, {CollectiveKind::kValues, 16});
+  watch.set_on_device(how.made, how.oldest, {how.kind, 512, 3});
+}
+
+TEST(PeerWatchTest, RanksWhoseDevicesWaitInDifferentCollectivesAreNamed) {
+  Star star(2);
+  stand(*star.watches[0], {.made = 9, .oldest = 4});
+  stand(*star.watches[1], {.made = 9, .oldest = 4, .kind = CollectiveKind::kReduceScatter});
+  for (auto& watch : star.watches) {
+    test::expect_refused(watch->await_status(kPatienceS), Code::kProtocol,
+                         {"rank 0 (pid 1000 on host-0) waits in an all-gather of 512 bytes a rank "
+                          "of chunk 3",
+                          "rank 1 (pid 1001 on host-1) waits in a reduce-scatter",
+                          "collective number 4 of their devices"});
+  }
+}
+
+TEST(PeerWatchTest, ARankThatHasMadeMoreOnItsDeviceThanOneThatWaitsForItIsNamed) {
+  Star star(2);
+  stand(*star.watches[0], {.waits_in = 8, .made = 12});
+  stand(*star.watches[1], {.came_to = 7, .made = 13, .oldest = 13});
+  for (auto& watch : star.watches) {
+    test::expect_refused(
+        watch->await_status(kPatienceS), Code::kProtocol,
+        {"rank 1 (pid 1001 on host-1) has made 13 collectives on its device",
+         "rank 0 (pid 1000 on host-0), which waits in an exchange of values", "has made 12"});
+  }
+}
+
+// Ranks that do the same, one after the other, are slow and not wrong.
+TEST(PeerWatchTest, ARankThatIsBehindIsNotAccused) {
+  const std::vector<std::pair<Standing, Standing>> pairs = {
+      // It has made fewer and will make the others.
+      {{.waits_in = 8, .made = 12}, {.came_to = 7, .made = 11, .oldest = 11}},
+      // It has come to a later collective, in which the other one has a part to come.
+      {{.waits_in = 8, .made = 12}, {.came_to = 8, .made = 13, .oldest = 13}},
+      // Of their devices one has the next collective under way, or both have the same.
+      {{.made = 5, .oldest = 4}, {.made = 5, .oldest = 5, .kind = CollectiveKind::kReduceScatter}},
+      {{.made = 5, .oldest = 4}, {.made = 7, .oldest = 4}}};
+  std::vector<std::unique_ptr<Star>> stars;
+  std::atomic<int> asked = 0;  // the last watch that was made, about once a second
+  for (const auto& [one, other] : pairs) {
+    stars.push_back(std::make_unique<Star>(2));
+    stand(*stars.back()->watches[0], one);
+    stand(*stars.back()->watches[1], other);
+  }
+  stars.back()->watches[0]->set_health([&] { return ++asked, Status(); });
+  EXPECT_TRUE(eventually([&] { return asked >= PeerWatch::kStuckSeconds + 3; }));
+  for (const auto& star : stars) {
+    for (auto& watch : star->watches) EXPECT_TRUE(watch->status().ok());
+  }
+}
+
 TEST(PeerWatchTest, RanksThatDoNotConnectAreNamed) {
   auto center = PeerWatch::listen("127.0.0.1", members_of(3));
   const auto one = PeerWatch::connect((*center)->endpoint(), 2, members_of(3), kPatienceS);

@@ -126,6 +126,33 @@ TEST(WithoutSigpipeTest, HoldsForItsThreadAndThoseBegunMeanwhile) {
   EXPECT_EXIT(write_to_nobody(), ::testing::KilledBySignal(SIGPIPE), "");
 }
 
+// As torch.distributed has it, wherever the starter has no store: rank 0 hosts one at MASTER_ADDR
+// and MASTER_PORT, before or after Elixir does.
+TEST(RendezvousTest, AStoreOfTorchAtTheSameAddressIsShared) {
+  for (const bool torch_first : {true, false}) {
+    SCOPED_TRACE(torch_first ? "torch first" : "Elixir first");
+    const uint16_t port = unused_port();
+    run_threads(2, [&](uint32_t rank) {
+      c10::intrusive_ptr<c10d::TCPStore> store;
+      const auto connect_torch = [&] {
+        c10d::TCPStoreOptions options;
+        options.port = port;
+        options.isServer = rank == 0;
+        options.numWorkers = 2;
+        options.multiTenant = true;
+        store = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
+      };
+      if (torch_first) connect_torch();
+      const auto rendezvous = Rendezvous::join(environment_of(rank, 2, port));
+      ASSERT_TRUE(rendezvous.ok()) << rendezvous.status().message();
+      if (!torch_first) ASSERT_NO_THROW(connect_torch());
+      EXPECT_EQ(store->add("default_pg", 1) > 0, true);
+      EXPECT_TRUE((*rendezvous)->meet("again").ok());
+      EXPECT_EQ(store->add("default_pg", 0), 2);
+    });
+  }
+}
+
 // As torchrun has it: a store that outlives starts, and is nobody's of ours.
 TEST(RendezvousTest, JobsOnOneStoreDoNotMix) {
   c10d::TCPStoreOptions options;

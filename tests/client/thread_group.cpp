@@ -34,6 +34,7 @@ class ThreadGroups::Meeting {
       const MutexLock lock(mutex_);
       memory_[rank] = memory;
       signatures_[rank] = collective.pack();
+      if (rank == 0) note(collective);
     }
     come(collective);
     const MutexLock lock(mutex_);
@@ -70,8 +71,18 @@ class ThreadGroups::Meeting {
     const MutexLock lock(mutex_);
     return reports_;
   }
+  std::vector<std::string> made() {
+    const MutexLock lock(mutex_);
+    return made_;
+  }
 
  private:
+  void note(CollectiveSignature collective) ELIXIR_REQUIRES(mutex_) {
+    const bool gathers = collective.kind == CollectiveKind::kAllGather;
+    if (!gathers && collective.kind != CollectiveKind::kReduceScatter) return;
+    made_.push_back((gathers ? "G" : "R") + std::to_string(collective.chunk));
+  }
+
   std::vector<Member> members_;  // constant
 
   Mutex mutex_;
@@ -81,6 +92,7 @@ class ThreadGroups::Meeting {
   size_t here_ ELIXIR_GUARDED_BY(mutex_) = 0;
   uint64_t round_ ELIXIR_GUARDED_BY(mutex_) = 0;
   std::vector<Status> reports_ ELIXIR_GUARDED_BY(mutex_);
+  std::vector<std::string> made_ ELIXIR_GUARDED_BY(mutex_);
 };
 
 class ThreadGroups::Group final : public CollectiveGroup {
@@ -177,6 +189,8 @@ ThreadGroups::~ThreadGroups() = default;
 std::unique_ptr<CollectiveGroup> ThreadGroups::group(uint32_t rank) {
   return std::make_unique<Group>(*meeting_, rank);
 }
+
+std::vector<std::string> ThreadGroups::made() const { return meeting_->made(); }
 
 std::vector<Status> ThreadGroups::reports() const { return meeting_->reports(); }
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "client/exchange/collective_group.h"
@@ -22,6 +23,8 @@ class ThreadGroups {
   std::unique_ptr<CollectiveGroup> group(uint32_t rank);
   // What ranks have reported, in that order.
   std::vector<Status> reports() const;
+  // Rank 0's collectives of blocks, in their order: "G3" is a gather of chunk 3, "R3" a reduction.
+  std::vector<std::string> made() const;
 
  private:
   class Meeting;

@@ -71,12 +71,13 @@ class FakeGpuTest(harness.ElixirTest):
     """harness.ElixirTest, whose processes have the fake."""
 
     def fake(self, *command, ranks=None, exit_code=0, limit_s=120, machine=None, **settings):
-        """Runs a program with FAKE_CUDA_<settings>, by elixir-run where `ranks` are given, with a
+        """Runs a program with FAKE_CUDA_<settings> (and FAKE_NCCL_<...> as they are), by elixir-run where `ranks` are given, with a
         machine file where one is. Returns what it left (harness.Finished), with `reports`: one of
         each process that used CUDA."""
         reports = os.path.join(self.folder, f'reports{len(self.started)}')
         os.mkdir(reports)
-        environment = {f'FAKE_CUDA_{name}': str(value) for name, value in settings.items()}
+        environment = {name if name.startswith('FAKE_NCCL_') else f'FAKE_CUDA_{name}': str(value)
+                       for name, value in settings.items()}
         if machine is not None:
             environment['ELIXIR_MACHINE_FILE'] = machine
         environment['FAKE_CUDA_REPORT'] = os.path.join(reports, '%p.json')

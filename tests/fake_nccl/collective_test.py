@@ -4,10 +4,10 @@ import signal
 
 import fake_gpu
 import harness
-from fake_gpu import TINY
+from fake_gpu import NIGHTLY, TINY
 from harness import ENDLESS, program
 
-PEER_LOST, TIMED_OUT, INTERNAL = 6, 10, 70
+PEER_LOST, PROTOCOL, TIMED_OUT, INTERNAL = 6, 9, 10, 70
 SYSTEM_ERROR = 'ncclSystemError'
 
 
@@ -35,13 +35,39 @@ class Exchange(fake_gpu.FakeGpuTest):
                 self.check(self.train_two(flags, **settings))
 
 
+class Overlap(fake_gpu.FakeGpuTest):
+    """By the device's own clock, which is virtual."""
+
+    LAYERS = 12
+    # A chunk a layer; a reduce-scatter and an all-gather take as long as a layer's backward.
+    FLAGS = ['--exchange', 'collective', '--dtype', 'bf16', '--update', 'deferred', '--layers', str(LAYERS),
+             '--chunk-numel', '800000', '--rcache-blocks', '3']
+    SETTINGS = {'DEVICES': 2, 'KERNEL_US': 100, 'CALL_US': 0, 'FAKE_NCCL_GB_S': 0.72}
+
+    def test_collectives_of_backward_run_beside_its_operators(self):
+        short, long = (self.train(self.FLAGS, '--steps', steps, ranks=2, **self.SETTINGS).reports[0]
+                       for steps in (3, 6))
+        counted = [f'nccl {name}' for name in ('all-gather', 'reduce-scatter')]
+        collectives = sum(long.counts(name) - short.counts(name) for name in counted)
+        compute_ns = sum(sum(stream['busy_ns'].values()) * sign for report, sign in ((long, 1), (short, -1))
+                         for stream in report['streams'] if stream['default'])
+        one_ns = (long.busy_ns('other') - short.busy_ns('other')) / collectives
+        backward_ns = 2 / 3 * compute_ns
+        # What the figure is about: two collectives a chunk fill backward.
+        self.assertGreater(2 * one_ns * 3 * (self.LAYERS + 1), 0.95 * backward_ns)
+        exposed_ns = long.end_ns() - short.end_ns() - compute_ns
+        self.assertLess(exposed_ns, 0.15 * backward_ns + 3 * one_ns)  # three steps
+
+
 class Failure(fake_gpu.FakeGpuTest):
-    def start_ranks(self, **settings):
+    def start_ranks(self, own_flags=lambda rank: [], **settings):
+        """With what torchrun sets for every program: torch's own handling of errors, which ends a
+        process at once."""
         environment = {'MASTER_ADDR': '127.0.0.1', 'MASTER_PORT': str(harness.free_port()),
-                       'FAKE_CUDA_DEVICES': '2'}
+                       'FAKE_CUDA_DEVICES': '2', 'TORCH_NCCL_ASYNC_ERROR_HANDLING': '1'}
         environment.update((name, str(value)) for name, value in settings.items())
         job = f'nccl-{len(self.started)}'
-        return [self.start(program('train_gpt2'), TINY, ENDLESS, '--exchange', 'collective',
+        return [self.start(program('train_gpt2'), TINY, ENDLESS, '--exchange', 'collective', own_flags(rank),
                            environment={**environment, **self.rank_environment(rank, 2, job)})
                 for rank in range(2)]
 
@@ -62,10 +88,11 @@ class Failure(fake_gpu.FakeGpuTest):
 
     def test_a_killed_rank_is_named(self):
         daemon = self.start_elixird()
-        for victim in (0, 1):
-            with self.subTest(victim=victim):
+        for kill in range(50 if NIGHTLY else 2):
+            victim = kill % 2
+            with self.subTest(kill=kill):
                 trainers = self.start_ranks()
-                trainers[0].wait_for_text(r'step +2/')
+                trainers[0].wait_for_text(rf'step +{2 + kill // 2}/')
                 trainers[victim].signal(signal.SIGKILL)
                 other = self.ended(trainers[1 - victim], PEER_LOST)
                 self.assertRegex(other.errors, rf'rank {victim} .*pid {trainers[victim].pid}')
@@ -78,6 +105,17 @@ class Failure(fake_gpu.FakeGpuTest):
             with self.subTest(victim=victim, tells_peers=tells_peers):
                 for finished in self.inject(victim, FAKE_NCCL_TELLS_PEERS=tells_peers):
                     self.assertIn(SYSTEM_ERROR, finished.errors)
+        self.stop_elixird(daemon)
+
+    def test_ranks_that_differ_by_one_gather_are_named(self):
+        """With one block less a rank gathers one chunk more in each step."""
+        daemon = self.start_elixird()
+        trainers = self.start_ranks(lambda rank: ['--chunk-numel', '524288', '--rcache-blocks', str(3 - rank)],
+                                    FAKE_NCCL_MISMATCHES_HANG=1)
+        for trainer in trainers:
+            errors = self.ended(trainer, PROTOCOL).errors
+            for rank, one in enumerate(trainers):
+                self.assertRegex(errors, rf'rank {rank} \(pid {one.pid} .*(of their devices|on its device)')
         self.stop_elixird(daemon)
 
     def test_an_error_of_the_call_is_named_on_all_ranks(self):

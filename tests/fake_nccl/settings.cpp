@@ -23,6 +23,8 @@ struct Settings {
   int error_result = static_cast<int>(number("FAKE_NCCL_ERROR_RESULT", ncclSystemError));
   bool error_at_call = number("FAKE_NCCL_ERROR_AT_CALL", 0) != 0;
   bool tells_peers = number("FAKE_NCCL_TELLS_PEERS", 0) != 0;
+  double gb_s = number("FAKE_NCCL_GB_S", 0);
+  bool mismatches_hang = number("FAKE_NCCL_MISMATCHES_HANG", 0) != 0;
 };
 
 const Settings& settings() {
@@ -40,5 +42,11 @@ Injected inject(int rank) {
 }
 
 bool tells_peers() { return settings().tells_peers; }
+
+int64_t duration_ns(double bytes) {
+  return settings().gb_s > 0 ? static_cast<int64_t>(bytes / settings().gb_s) : 0;
+}
+
+bool mismatches_hang() { return settings().mismatches_hang; }
 
 }  // namespace fake_nccl

@@ -5,6 +5,8 @@
 
 #include <nccl.h>
 
+#include <cstdint>
+
 namespace fake_nccl {
 
 struct Injected {
@@ -19,5 +21,11 @@ Injected inject(int rank);
 // Whether ranks are told that another one has failed (ncclRemoteError), as over a network. Else
 // they wait for it, as NCCL's ranks of one machine may.
 bool tells_peers();
+
+// Virtual nanoseconds in which a rank receives so many bytes.
+int64_t duration_ns(double bytes);
+
+// Whether ranks that make different collectives wait for ever, as NCCL's may; else it is an error.
+bool mismatches_hang();
 
 }  // namespace fake_nccl

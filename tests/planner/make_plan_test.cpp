@@ -593,6 +593,23 @@ TEST(MakePlan, SwingsAsAskedFor) {
   EXPECT_EQ(on_cpu.swing.why, SwingFound::Why::kNotAsked);
 }
 
+// As the runtime: where a chunk's two collectives of backward take less than its operators, they
+// run beside them. Where the host is the device each is waited for.
+TEST(MakePlan, CollectivesOfBackwardRunBesideTheOperatorsOfAGpu) {
+  PlanRequest request = {
+      .layout = {.rcache_blocks = 3, .gpu_state_share = 0, .exchange = Exchange::kCollective}};
+  Machine machine = small_machine(2);
+  machine.h2d_gb_s = machine.d2h_gb_s = machine.cpu_update_gparam_s = 1000;
+  const StepTimes slow = plan_of(small_profile(), machine, request).predicted;
+  machine.g2g_gb_s *= slow.g2g_s / (0.8 * slow.compute_s);
+  const StepTimes beside = plan_of(small_profile(), machine, request).predicted;
+  request.host_ahead = false;
+  const StepTimes in_turn = plan_of(small_profile(), machine, request).predicted;
+  EXPECT_GT(beside.g2g_s, 0.5 * beside.compute_s);
+  EXPECT_LT(beside.exposed_s, 0.5 * beside.g2g_s);
+  EXPECT_GT(in_turn.exposed_s, 0.8 * in_turn.g2g_s);
+}
+
 TEST(MakePlan, TheLargestModelTakesLittle) {
   TransformerConfig trillion = must(transformer_config("opt-175b"));  // of 1.0 T parameters
   trillion.width = 25600, trillion.mlp_width = 102400, trillion.layers = 128, trillion.heads = 200;
