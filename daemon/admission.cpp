@@ -41,6 +41,7 @@ Job* Daemon::job_named(std::string_view name) const {
 
 // A job more, by numbers alone.
 Status Daemon::check_limits(const shm::AttachRequest& request) const {
+  if (!has_heap_reserve()) return no_memory_left();
   if (jobs_.size() >= config_.max_jobs) {
     return error(Code::kResourceExhausted, "{} jobs are running; raise max_jobs", jobs_.size());
   }
@@ -80,6 +81,7 @@ Result<Job*> Daemon::create_job(AttachAttempt* attempt) {
     attempt->places = std::move(options.places);
     return room;
   }
+  ended_.reserve(ended_.size() + jobs_.size() + 1);  // no end of a job lacks memory
   options.id = next_id_++;
   const uint64_t id = options.id;
   Job* const job = (jobs_[id] = std::make_shared<Job>(std::move(options), this)).get();

@@ -1,5 +1,4 @@
 #include <fcntl.h>
-#include <poll.h>
 #include <signal.h>
 #include <sys/eventfd.h>
 #include <sys/file.h>
@@ -10,6 +9,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <system_error>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/host_memory.h"
@@ -36,9 +36,10 @@ constexpr int kStatusLingerMs = 100;
 constexpr int kQueuedControlMessages = 64, kQueuedStatusMessages = 2;
 constexpr uint32_t kSpareControlConnections = 64;  // beyond max_sessions
 constexpr uint32_t kStatusConnections = 64;
+constexpr int64_t kAttachRequestNs = 30'000'000'000;  // for who has connected to send it
 constexpr int64_t kSwapNs = 1'000'000'000;
 constexpr uint64_t kLookedAtBytes = 1ull << 30;  // a tick: half a millisecond
-constexpr int64_t kRefusedNoteNs = 1'000'000'000;
+constexpr int64_t kRefusedNoteNs = 1'000'000'000, kMemoryNoteNs = 1'000'000'000;
 constexpr uint64_t kProbeShareOfMemory = 8;  // the probe's buffer takes at most an eighth
 
 Result<UniqueFd> take_lock(const std::string& path) {
@@ -76,6 +77,7 @@ Result<std::unique_ptr<Daemon>> Daemon::start(const Config& config) {
   if (!folder.ok()) return folder.status();
   std::unique_ptr<Daemon> daemon(new Daemon(config));
   daemon->descriptors_ = DescriptorLimit::raise();
+  keep_heap_reserve();
   raise_memory_lock_limit();
   ELIXIR_RETURN_IF_ERROR(daemon->open(*folder));
   ELIXIR_RETURN_IF_ERROR(check_spare_threads(kZmqThreads + kBackgroundThreads + kTablesThreads +
@@ -162,7 +164,8 @@ void Daemon::start_threads() {
   folders_ = background(
       {.threads = kFolderThreads, .most_threads = config_.max_jobs, .niceness = kTablesNiceness});
   // The workers last: of those alone there may be fewer.
-  pool_ = std::make_unique<WorkerPool>(spread_threads(nodes_, threads), work_done_.get());
+  pool_ = std::make_unique<WorkerPool>(spread_threads(nodes_, threads), work_done_.get(),
+                                       config_.max_jobs);
 }
 
 // After the lock: both kinds of socket take over a path that is in use.
@@ -204,24 +207,28 @@ void Daemon::look_at_descriptors() {
   refusal_lines_ = 0;
   if (refusals_untold_ > 0) log_warn("refuse", "more={}", std::exchange(refusals_untold_, 0));
   gate_rang_ = false;
+  gate_watches_ = end_silent_connections(monotonic_ns());
   const GateCounts counts = take_gate_counts();
   refused_.beyond_connections += counts.beyond_connections;
   refused_.beyond_descriptors += counts.beyond_descriptors;
   refused_.broken_rules += counts.broken_rules;
+  refused_.silent += counts.silent;
   const int64_t now_ns = monotonic_ns();
   if (refused_.all() == 0 || now_ns < next_refused_note_ns_) return;
   next_refused_note_ns_ = now_ns + kRefusedNoteNs;
   log_warn(
       "connections_closed",
-      "too_many={} no_descriptors={} limit={} bad_messages={} remedy='ulimit -n, LimitNOFILE='",
+      "too_many={} no_descriptors={} limit={} bad_messages={} silent={} "
+      "remedy='ulimit -n, LimitNOFILE='",
       refused_.beyond_connections, refused_.beyond_descriptors, descriptors_.limit(),
-      refused_.broken_rules);
+      refused_.broken_rules, refused_.silent);
   refused_ = {};
 }
 
 // What a tick is still to write in the log, though nothing else may ever happen.
 bool Daemon::has_untold() const {
-  return gate_rang_ || refused_.all() > 0 || refusals_untold_ > 0 || dropped_ > 0;
+  return times_without_memory() != told_times_without_memory_ || !has_heap_reserve() ||
+         gate_rang_ || gate_watches_ || refused_.all() > 0 || refusals_untold_ > 0 || dropped_ > 0;
 }
 
 int Daemon::run() {
@@ -238,7 +245,8 @@ int Daemon::run() {
     const int64_t now_ns = monotonic_ns();
     if (now_ns >= next_tick_ns_) {
       next_tick_ns_ = now_ns + kTickNs;
-      on_tick();
+      contain([this] { on_tick(); });
+      give_up_jobs();
       free_ended();
       if (stop_ns_ != 0 && now_ns - stop_ns_ > kFolderPatienceNs) leave_hung_folders();
     }
@@ -256,7 +264,8 @@ int Daemon::run() {
 }
 
 void Daemon::serve_once() {
-  std::vector<pollfd> entries;
+  std::vector<pollfd>& entries = polled_;
+  entries.clear();
   const auto watch = [&](int fd) { entries.push_back({fd, POLLIN, 0}); };
   for (const int fd :
        {signals_.get(), work_done_.get(), background_done_.get(), control_->fd(),
@@ -280,14 +289,14 @@ void Daemon::serve_once() {
   if (entries[1].revents != 0) {
     document_.clear();
     drain(work_done_.get());
-    for (JobWork* work : pool_->take_done()) on_work_done(work);
+    while (const JobWork* work = pool_->take_done()) on_work_done(work);
   }
   if (entries[2].revents != 0) {
     document_.clear();
     drain(background_done_.get());
     background_->run_finished();
     tables_->run_finished();
-    for (Job* job : all_jobs()) job->saving_moved();
+    for_each_job([](Job& job) { job.saving_moved(); });
     folders_->run_finished();
   }
   if (entries[6].revents != 0) {
@@ -298,13 +307,14 @@ void Daemon::serve_once() {
   drain_control();
   drain_status();
   for (size_t i = first_connection; i < entries.size(); i += 2) {
-    if (entries[i + 1].revents != 0) {
-      on_process_end(entries[i].fd);
-    } else if (entries[i].revents != 0) {
-      read_connection(entries[i].fd);
-    }
+    const int socket = entries[i].fd;
+    const bool ended = entries[i + 1].revents != 0;
+    if (!ended && entries[i].revents == 0) continue;
+    contain_connection(socket,
+                       [&] { ended ? on_process_end(socket) : (void)read_connection(socket); });
   }
-  if (entries[5].revents != 0) accept_connections();
+  if (entries[5].revents != 0) contain([this] { accept_connections(); });
+  give_up_jobs();
   free_ended();
 }
 
@@ -313,13 +323,13 @@ void Daemon::on_signal() {
   while (::read(signals_.get(), &info, sizeof info) == sizeof info) {
     log_info("signal", "signal={} from_pid={}", info.ssi_signo, info.ssi_pid);
     if (++exit_signal_count_ > 1) {
-      remove_sockets();
+      contain([this] { remove_sockets(); });
       ::_exit(128 + static_cast<int>(info.ssi_signo));
     }
     stopping_ = true;
     stop_ns_ = monotonic_ns();
     close_listener();
-    for (Job* job : all_jobs()) job->stop();
+    for_each_job([](Job& job) { job.stop(); });
   }
 }
 
@@ -327,18 +337,42 @@ void Daemon::on_tick() {
   accepting_ = true;
   look_at_descriptors();
   tell_dropped();
+  look_at_memory();
   // Doorbells may get lost with a ZeroMQ connection; shared memory is the truth.
-  for (Job* job : all_jobs()) {
-    job->check_memory();
-    job->look_at_everything();
-    send_owed(*job);
-    job->tell_folder_progress();
-    job->say_what_stands_still(monotonic_ns());
-    job->say_what_is_being_reserved(monotonic_ns());
-    say_who_waits(*job, monotonic_ns());
+  for_each_job([this](Job& job) {
+    job.check_memory();
+    job.look_at_everything();
+    send_owed(job);
+    job.tell_folder_progress();
+    contain([&job] {  // of what changes nothing
+      job.say_what_stands_still(monotonic_ns());
+      job.say_what_is_being_reserved(monotonic_ns());
+      say_who_waits(job, monotonic_ns());
+    });
+  });
+  contain([this] { look_for_swapped(monotonic_ns()); });
+  contain([this] { check_timeouts(monotonic_ns()); });
+}
+
+// A line a second at most.
+void Daemon::look_at_memory() {
+  const bool there = keep_heap_reserve();
+  const uint64_t times = times_without_memory();
+  const int64_t now_ns = monotonic_ns();
+  if (times == told_times_without_memory_ || now_ns < next_memory_note_ns_) return;
+  next_memory_note_ns_ = now_ns + kMemoryNoteNs;
+  log_warn("memory_lacked", "times={} reserve={} remedy='ulimit -d, ulimit -v, memory'",
+           times - std::exchange(told_times_without_memory_, times), there ? "there" : "gone");
+}
+
+// Of those that could not end at once.
+void Daemon::give_up_jobs() {
+  for (auto at = jobs_.begin(); at != jobs_.end();) {
+    const uint64_t id = at->first;
+    Job& job = *at->second;
+    if (job.given_up()) contain([&job] { job.give_up(); });
+    at = jobs_.upper_bound(id);
   }
-  look_for_swapped(monotonic_ns());
-  check_timeouts(monotonic_ns());
 }
 
 // On a machine that swaps nothing there is nothing to be found, but that what was found is back.
@@ -347,10 +381,10 @@ void Daemon::look_for_swapped(int64_t now_ns) {
     next_swap_ns_ = now_ns + kSwapNs;
     used_swap_bytes_ = used_swap_bytes();
   }
-  for (const auto& [id, job] : jobs_) {
-    if (used_swap_bytes_ == 0 && job->swapped_bytes() == 0) continue;
-    job->look_for_swapped(kLookedAtBytes / jobs_.size());
-  }
+  for_each_job([this](Job& job) {
+    if (used_swap_bytes_ == 0 && job.swapped_bytes() == 0) return;
+    contain([&] { job.look_for_swapped(kLookedAtBytes / jobs_.size()); });
+  });
 }
 
 void Daemon::check_timeouts(int64_t now_ns) {
@@ -358,7 +392,9 @@ void Daemon::check_timeouts(int64_t now_ns) {
   std::vector<int> silent;
   for (const auto& [socket, connection] : connections_) {
     const bool is_read = connection.attempt && !connection.attempt->waits_for_memory;
-    if (connection.session_id == 0 && !is_read && now_ns - connection.accepted_ns > limit_ns) {
+    const int64_t its_limit_ns =
+        connection.attempt ? limit_ns : std::min(limit_ns, kAttachRequestNs);
+    if (connection.session_id == 0 && !is_read && now_ns - connection.accepted_ns > its_limit_ns) {
       silent.push_back(socket);
     }
   }
@@ -370,23 +406,18 @@ void Daemon::check_timeouts(int64_t now_ns) {
                        "the memory of other jobs did not become free within {} s "
                        "(--attach-timeout-s raises it)",
                        config_.attach_timeout_s)
-               : error(Code::kTimedOut, "no AttachRequest within {} s", config_.attach_timeout_s));
+               : error(Code::kTimedOut, "no AttachRequest within {} s",
+                       std::min(limit_ns, kAttachRequestNs) / 1'000'000'000));
   }
-  for (Job* job : all_jobs()) job->check_timeout(now_ns, config_.attach_timeout_s);
-}
-
-// A copy: what is done with a job may end it.
-std::vector<Job*> Daemon::all_jobs() const {
-  std::vector<Job*> jobs;
-  for (const auto& [id, job] : jobs_) jobs.push_back(job.get());
-  return jobs;
+  for_each_job([&](Job& job) { job.check_timeout(now_ns, config_.attach_timeout_s); });
 }
 
 void Daemon::on_work_done(const JobWork* work) {
   const auto found = std::find_if(jobs_.begin(), jobs_.end(),
                                   [&](const auto& entry) { return entry.second->work() == work; });
   ELIXIR_CHECK(found != jobs_.end(), "work done for a job that is gone");
-  found->second->work_done();
+  Job& job = *found->second;
+  contain(job, [&job] { job.work_done(); });
 }
 
 bool Daemon::idle_too_long(int64_t now_ns) {

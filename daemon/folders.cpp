@@ -4,12 +4,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/units.h"
 #include "checkpoint/file_plan.h"
+#include "daemon/heap_reserve.h"
 #include "daemon/job.h"
 #include "shm/futex.h"
 
@@ -25,7 +27,7 @@ void Job::hear(Session& session, uint32_t number, const Status& status) {
   result.code = static_cast<uint32_t>(status.code());
   result.bytes.store(0, std::memory_order_relaxed);
   result.done_bytes.store(0, std::memory_order_relaxed);
-  shm::set_text(result.text, status.message());
+  shm::set_text(result.text, told(status));
   if (!status.ok())
     end_request(session, number, status, {});  // nothing is written once it is heard
   shm::ControlHeader& header = session.memory->header();
@@ -47,7 +49,7 @@ void Job::end_request(Session& session, uint32_t number, const Status& status,
   result.write_ns = outcome.write_ns;
   result.bytes.store(outcome.bytes, std::memory_order_relaxed);
   result.done_bytes.store(outcome.bytes, std::memory_order_relaxed);
-  shm::set_text(result.text, status.message());
+  shm::set_text(result.text, told(status));
   session.over_early.push_back(number);
   while (std::erase(session.over_early, session.requests_over + 1) > 0) ++session.requests_over;
   shm::ControlHeader& header = session.memory->header();
@@ -155,7 +157,12 @@ void Job::begin_restore() {
   drop_early(/*all=*/true);
   restoring_->slots = slots_;
   log_info("load_begun", "job='{}' folder='{}'", options_.name, restoring_->path);
-  ports_.start_restore(*this, restoring_);
+  try {
+    ports_.start_restore(*this, restoring_);
+  } catch (const std::bad_alloc&) {
+    machine_.finish_restore(/*restored=*/false);  // give_up() waits for none that was not started
+    throw;
+  }
 }
 
 void Job::restore_over() {
@@ -164,6 +171,7 @@ void Job::restore_over() {
   const JobPhase before = phase();
   const Status& status = restoring->status;
   machine_.finish_restore(status.ok());
+  if (given_up_) return give_up();
   FolderOutcome outcome;
   outcome.step = restoring->step;
   outcome.bytes = restoring->progress.bytes.load(std::memory_order_relaxed);

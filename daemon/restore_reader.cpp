@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "checkpoint/load_plan.h"
 #include "checkpoint/stored_folder.h"
+#include "daemon/heap_reserve.h"
 #include "daemon/saving.h"
 #include "optim_cpu/master.h"
 
@@ -132,7 +133,8 @@ void read_restore(Restoring& restoring) {
   try {
     restoring.status = read_into(restoring);
   } catch (const std::bad_alloc&) {
-    restoring.status = error(Code::kResourceExhausted, "elixird has no memory left to load with");
+    note_no_memory();
+    restoring.status = no_memory_left();
   }
   restoring.folder.reset();  // here: its file system may not answer
 }

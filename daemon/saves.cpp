@@ -2,11 +2,13 @@
 // finished, and is written by background threads (daemon/saving.h).
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "daemon/heap_reserve.h"
 #include "daemon/job.h"
 #include "shm/futex.h"
 
@@ -152,7 +154,7 @@ Holds Job::look_at_saves() {
   const bool due = asked_ && asked_->complete() && machine_.finished_step() == asked_->after_step;
   if (due && idle && saving_ == nullptr) {
     begin_save();
-    return {.loads = true};
+    return {.loads = saving_ != nullptr};
   }
   if (due && asked_->held_since_ns == 0) asked_->held_since_ns = monotonic_ns();
   return {.loads = saving_ != nullptr, .steps = due};
@@ -160,8 +162,27 @@ Holds Job::look_at_saves() {
 
 // ---- it is under way ----
 
+// Where memory lacks the request ends, and training goes on.
 void Job::begin_save() {
   drop_early(/*all=*/true);  // counts of updates are those of the step
+  std::shared_ptr<Saving> saving;
+  try {
+    saving = make_saving();
+    ports_.start_save(*this, saving);
+  } catch (const std::bad_alloc&) {
+    note_no_memory();
+    if (saving == nullptr) return drop_asked(no_memory_left());
+    saving->status = no_memory_left();
+    saving->end_ns = saving->begin_ns;
+    return tell_saved(*saving);
+  }
+  saving_ = std::move(saving);
+  log_info("save_begun", "job='{}' folder={} step={} shadow_bytes={}", options_.name, saving_->name,
+           saving_->manifest.step, saving_->snapshot->shadow_bytes());
+}
+
+// Of what is asked for, which it takes once nothing can fail any more.
+std::shared_ptr<Saving> Job::make_saving() {
   auto saving = std::make_shared<Saving>();
   saving->job_id = options_.id;
   saving->job = options_.name;
@@ -169,12 +190,10 @@ void Job::begin_save() {
   saving->after_step = asked_->after_step;
   saving->shape = options_.shape;
   const uint64_t free_bytes = ports_.free_bytes();  // while what ranks brought is asked_'s
-  for (std::optional<SavePart>& part : asked_->parts) saving->parts.push_back(std::move(*part));
   // What the save before it has held up is this one's.
   const bool held = asked_->held_since_ns != 0;
   if (held) saving->stall_ns = monotonic_ns() - asked_->held_since_ns;
-  asked_.reset();
-  const checkpoints::Details& details = saving->parts[0].details;
+  const checkpoints::Details& details = asked_->parts[0]->details;
   for (size_t i = 0; i < options_.places.size(); ++i) {
     const shm::ParameterPlace& place = options_.places[i];
     // One that lacks its shape is found by plan_files().
@@ -189,10 +208,10 @@ void Job::begin_save() {
                               : staged == details.updates.end() ? applied_
                                                                 : staged->second);
   }
-  saving->manifest = manifest_of(*saving);
+  saving->manifest = manifest_of(*saving, details.manifest);
   std::vector<Snapshot::Rank> ranks;
   for (const auto& session : sessions_) {
-    SavePart& part = saving->parts[session->local_rank];
+    SavePart& part = *asked_->parts[session->local_rank];
     if (part.staging.valid()) part.image.resize(options_.shape.image_bytes());
     ranks.push_back({session->memory.get(), session->rank, part.image.data()});
   }
@@ -202,19 +221,18 @@ void Job::begin_save() {
   saving->snapshot =
       std::make_shared<Snapshot>(options_.shape, slots_, std::move(ranks), shadow_bytes);
   saving->begin_ns = monotonic_ns();
-  saving_ = std::move(saving);
-  log_info("save_begun", "job='{}' folder={} step={} shadow_bytes={}", options_.name, saving_->name,
-           saving_->manifest.step, saving_->snapshot->shadow_bytes());
+  saving->parts.reserve(local_ranks());
+  for (std::optional<SavePart>& part : asked_->parts) saving->parts.push_back(std::move(*part));
+  asked_.reset();
   for (uint32_t rank = 0; rank < local_ranks(); ++rank) {
-    if (!saving_->parts[rank].staged_first) continue;
-    const bool awaited = saving_->snapshot->staged(rank, options_.shape.n_chunks);
+    if (!saving->parts[rank].staged_first) continue;
+    const bool awaited = saving->snapshot->staged(rank, options_.shape.n_chunks);
     ELIXIR_CHECK(awaited, "a save begins without awaiting the first chunk of rank {}", rank);
   }
-  ports_.start_save(*this, saving_);
+  return saving;
 }
 
-checkpoints::Manifest Job::manifest_of(const Saving& saving) const {
-  checkpoints::Manifest manifest = saving.parts[0].details.manifest;
+checkpoints::Manifest Job::manifest_of(const Saving& saving, checkpoints::Manifest manifest) const {
   manifest.files.clear();
   manifest.updates_of.clear();
   manifest.updates = applied_;
@@ -311,16 +329,28 @@ void Job::save_over() {
   count_hold(false);
   const std::shared_ptr<Saving> saving = std::move(saving_);
   saving_.reset();
+  if (given_up_) return give_up();
+  tell_saved(*saving);
+  retired_.push_back(saving);
+  if (!submitted_) free_retired();
+  submit_held_tasks();
+  go_on_with_swings();
+  advance();
+  end_if_possible();
+}
+
+// How it ended, to its ranks and in the log.
+void Job::tell_saved(const Saving& saving) {
   FolderOutcome outcome;
-  outcome.bytes = saving->bytes.load(std::memory_order_relaxed);
-  outcome.step = saving->manifest.step;
-  outcome.shadow_bytes = saving->snapshot->shadow_bytes();
-  outcome.shadow_peak_bytes = saving->snapshot->shadow_peak_bytes();
-  outcome.stall_ns = static_cast<uint64_t>(saving->stall_ns);
-  outcome.write_ns = static_cast<uint64_t>(saving->end_ns - saving->begin_ns);
+  outcome.bytes = saving.bytes.load(std::memory_order_relaxed);
+  outcome.step = saving.manifest.step;
+  outcome.shadow_bytes = saving.snapshot->shadow_bytes();
+  outcome.shadow_peak_bytes = saving.snapshot->shadow_peak_bytes();
+  outcome.stall_ns = static_cast<uint64_t>(saving.stall_ns);
+  outcome.write_ns = static_cast<uint64_t>(saving.end_ns - saving.begin_ns);
   const double write_s = static_cast<double>(outcome.write_ns) * 1e-9;
-  const double stall_ms = static_cast<double>(saving->stall_ns) * 1e-6;
-  if (saving->status.ok()) {
+  const double stall_ms = static_cast<double>(saving.stall_ns) * 1e-6;
+  if (saving.status.ok()) {
     ++saves_.published;
     saves_.step_last = outcome.step;
     saves_.write_s_last = write_s;
@@ -328,23 +358,17 @@ void Job::save_over() {
     log_info("saved",
              "job='{}' folder={} step={} bytes={} seconds={:.2f} stall_ms={:.1f} shadow_peak={} "
              "pruned={}",
-             options_.name, saving->name, outcome.step, outcome.bytes, write_s, stall_ms,
-             outcome.shadow_peak_bytes, saving->pruned);
+             options_.name, saving.name, outcome.step, outcome.bytes, write_s, stall_ms,
+             outcome.shadow_peak_bytes, saving.pruned);
   } else {
     ++saves_.failed;
-    saves_.error_last = saving->status.message();
-    log_warn("save_failed", "job='{}' folder={} step={} text='{}'", options_.name, saving->name,
-             outcome.step, saving->status.message());
+    saves_.error_last = saving.status.message();
+    log_warn("save_failed", "job='{}' folder={} step={} text='{}'", options_.name, saving.name,
+             outcome.step, saving.status.message());
   }
   for (const auto& session : sessions_) {
-    end_request(*session, saving->parts[session->local_rank].number, saving->status, outcome);
+    end_request(*session, saving.parts[session->local_rank].number, saving.status, outcome);
   }
-  retired_.push_back(saving);
-  if (!submitted_) free_retired();
-  submit_held_tasks();
-  go_on_with_swings();
-  advance();
-  end_if_possible();
 }
 
 }  // namespace elixir::daemon
