@@ -194,20 +194,17 @@ void Daemon::accept_connections() {
 
 // Who asked for a place in a job of others, and has none yet, is refused alone.
 void Daemon::end_for_lack_of_memory(int socket) {
-  for (const auto& [id, job] : jobs_) {
-    const Sessions& sessions = job->sessions();
-    const auto taken = [&](const auto& session) { return session != nullptr; };
-    const auto its_own = [&](const auto& session) {
+  for_each_job([socket](Job& job) {
+    const auto& sessions = job.sessions();
+    const auto taken = [](const auto& session) { return session != nullptr; };
+    const auto its_own = [socket](const auto& session) {
       return session != nullptr && session->socket == socket;
     };
-    // One that was begun for this connection.
+    // One without ranks was begun for this connection.
     const bool empty = std::none_of(sessions.begin(), sessions.end(), taken);
-    if (empty || std::any_of(sessions.begin(), sessions.end(), its_own)) {
-      Job& ending = *job;
-      return contain([&ending] { ending.give_up(); });
-    }
-  }
-  const auto found = connections_.find(socket);
+    if (empty || std::any_of(sessions.begin(), sessions.end(), its_own)) job.give_up();
+  });
+  const auto found = connections_.find(socket);  // none, where it was told with its job
   if (found != connections_.end()) refuse(found->second, no_memory_left());
 }
 

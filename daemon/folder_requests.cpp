@@ -110,8 +110,10 @@ Status Daemon::read_save(Session& rank, const shm::SaveFolder& message, shm::Pac
   if (has_lock) reading->part.lock = std::move(packet.fds[next++]);
   if (has_staging) ELIXIR_RETURN_IF_ERROR(check_memfd(reading->part.staging.get()));
   const uint64_t free = message.details_bytes == 0 ? 0 : free_bytes();
+  const bool has_memory = has_heap_reserve();
   tables_->start(
-      [reading, message, free] {
+      [reading, message, free, has_memory] {
+        if (!has_memory) return;  // for JSON (daemon/status.cpp)
         if (message.details_bytes > free) {
           reading->status =
               error(Code::kResourceExhausted,
@@ -157,7 +159,8 @@ Status Daemon::read_load(Session& rank, const shm::LoadFolder& message, shm::Pac
   reading->folder = std::move(packet.fds[0]);
   reading->details = std::move(packet.fds[1]);
   tables_->start(
-      [reading, bytes = message.details_bytes] {
+      [reading, bytes = message.details_bytes, has_memory = has_heap_reserve()] {
+        if (!has_memory) return;
         reading->read = checkpoints::read_details(reading->details.get(), bytes);
       },
       [this, reading, message, id = rank.id] {

@@ -15,6 +15,9 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr int kRequestsAtOnce = 16;
+// JSON values allocate in their destructors, which only the reserve can help.
+constexpr std::string_view kNoMemory =
+    R"({"error":"elixird has no memory left for an answer: ask again later"})";
 constexpr int64_t kRecentNs = 50'000'000;
 
 // Bytes that one parameter's update reads and writes in host memory: gradients of all ranks, or
@@ -253,12 +256,16 @@ void Daemon::drain_status() {
           request->routing_id, request->empty_delimiter, std::as_bytes(std::span(answer)));
     };
     try {
-      if (known) answer = recent_status();
+      if (known && has_heap_reserve()) {
+        answer = recent_status();
+      } else if (known) {
+        answer = kNoMemory;
+      }
       send();
     } catch (const std::bad_alloc&) {
       note_no_memory();
       document_.clear();
-      answer = R"({"error":"elixird has no memory left for an answer: ask again later"})";
+      answer = kNoMemory;
       contain(send);
     }
   }

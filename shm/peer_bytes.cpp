@@ -21,12 +21,12 @@ void forget_linger(int fd) {
   ::setsockopt(fd, SOL_SOCKET, SO_LINGER, &off, sizeof off);
 }
 
-// One for which there is no memory is closed, and counts as one for which there was no descriptor.
+// One for which there is no memory is closed.
 void keep(UniqueFd fd, PeerBytes* received) {
   try {
     received->fds.push_back(std::move(fd));
   } catch (const std::bad_alloc&) {
-    received->flags |= MSG_CTRUNC;
+    received->lacked_memory = true;
   }
 }
 

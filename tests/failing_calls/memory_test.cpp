@@ -66,11 +66,20 @@ class Bystanders {
   uint32_t step_ = 0;
 };
 
-// Attaches, loads, trains, saves and loads again, as far as it is let: how it ended.
+// Attaches, loads and trains, as far as it is let: how it ended.
 Status run_victim(const DaemonProcess& daemon) {
+  const auto session = begin_job(daemon, "victim");
+  if (!session.ok()) return session.status();
+  return step(**session, 1);
+}
+
+// And asks for the status, saves, and loads that again. JSON values allocate in their destructors,
+// which only the reserve can help.
+Status run_victim_of_json(const DaemonProcess& daemon) {
   const TemporaryFolder folder;
   const auto session = begin_job(daemon, "victim");
   if (!session.ok()) return session.status();
+  EXPECT_NE(daemon.ask_status(), "");
   ELIXIR_RETURN_IF_ERROR(step(**session, 1));
   ELIXIR_RETURN_IF_ERROR(save(**session, folder.path(), 1));
   ELIXIR_RETURN_IF_ERROR(step(**session, 2));
@@ -81,34 +90,36 @@ Status run_victim(const DaemonProcess& daemon) {
 void expect_told(const Status& status) {
   if (status.ok()) return;
   const bool says = status.message().find("memory") != std::string::npos;
-  const bool closed = status.message().find("closed the connection") != std::string::npos;
+  const bool closed = status.code() == Code::kUnavailable;
   EXPECT_TRUE(says || closed) << code_name(status.code()) << ": " << status.message();
 }
 
 class LacksMemory : public ::testing::Test {
  protected:
   // While every `at`-th of the calls fails, a victim comes and is served or not.
-  void expect_others_go_on(Call call, uint64_t at) {
+  void expect_others_go_on(Call call, uint64_t at, Status (*run)(const DaemonProcess&)) {
     SCOPED_TRACE(describe({call, ENOMEM}, at));
     std::atomic<bool> over{false};
     Status victim;
     arm(&daemon_.plan(), {call, ENOMEM}, at);
     daemon_.plan().every = true;
     std::thread its([&] {
-      victim = run_victim(process());
+      victim = run(process());
       over = true;
     });
     for (int steps = 0; (steps < 2 || !over) && !HasFatalFailure() && process().running();) {
       bystanders_.step();
+      if (call == Call::kMalloc) EXPECT_NE(process().ask_status(), "");
       ++steps;
     }
-    EXPECT_NE(process().ask_status(), "");
+    const bool lives = process().running();
     failed_ += daemon_.plan().failed;
     only_count(&daemon_.plan());
     its.join();
+    ASSERT_TRUE(lives) << process().log();
     expect_told(victim);
     ended_ += victim.ok() ? 0 : 1;
-    ASSERT_TRUE(process().running()) << process().log();
+    ASSERT_NE(process().ask_status(), "") << process().log();
   }
 
   // Nothing of the victims is left, and the next one is served.
@@ -116,7 +127,7 @@ class LacksMemory : public ::testing::Test {
     must(gives_back(process().pid(), before_, test::kPatienceS));
     Status next;
     EXPECT_TRUE(test::eventually([&] {  // the reserve is there again at the next tick
-      next = run_victim(process());
+      next = run_victim_of_json(process());
       return next.ok();
     })) << next.message();
     bystanders_.step();
@@ -134,22 +145,24 @@ class LacksMemory : public ::testing::Test {
 TEST_F(LacksMemory, EndsWhatAskedForItAlone) {
   const uint64_t most = every_case() ? 400 : 120;
   for (uint64_t at = 1; at <= most; at += every_case() || at < 6 ? 1 : at / 3) {
-    expect_others_go_on(Call::kAllocate, at);
+    expect_others_go_on(Call::kAllocate, at, run_victim);
     if (HasFailure()) return;
   }
-  EXPECT_GT(failed_, 100u);
-  EXPECT_GT(ended_, 3u);
+  EXPECT_GE(ended_, 5u);
+  EXPECT_GE(failed_, ended_);
   expect_all_is_well();
-  EXPECT_NE(process().log().find("event=memory_lacked"), std::string::npos) << process().log();
+  EXPECT_TRUE(becomes_true([&] {
+    return process().log().find("event=memory_lacked") != std::string::npos;
+  })) << process().log();
 }
 
 // libzmq's calls of malloc() among them, whose failure would end the process.
 TEST_F(LacksMemory, TheReserveIsForWhatCannotFail) {
-  for (uint64_t at = 2; at <= 60; at += every_case() || at < 5 ? 1 : at / 2) {
-    expect_others_go_on(Call::kMalloc, at);
+  for (uint64_t at = 2; at <= 200; at += every_case() || at < 5 ? 1 : at / 3) {
+    expect_others_go_on(Call::kMalloc, at, run_victim_of_json);
     if (HasFailure()) return;
   }
-  EXPECT_GT(failed_, 100u);
+  EXPECT_GT(failed_, 20u);
   expect_all_is_well();
 }
 
