@@ -192,22 +192,6 @@ void Daemon::accept_connections() {
   }
 }
 
-// Who asked for a place in a job of others, and has none yet, is refused alone.
-void Daemon::end_for_lack_of_memory(int socket) {
-  for_each_job([socket](Job& job) {
-    const auto& sessions = job.sessions();
-    const auto taken = [](const auto& session) { return session != nullptr; };
-    const auto its_own = [socket](const auto& session) {
-      return session != nullptr && session->socket == socket;
-    };
-    // One without ranks was begun for this connection.
-    const bool empty = std::none_of(sessions.begin(), sessions.end(), taken);
-    if (empty || std::any_of(sessions.begin(), sessions.end(), its_own)) job.give_up();
-  });
-  const auto found = connections_.find(socket);  // none, where it was told with its job
-  if (found != connections_.end()) refuse(found->second, no_memory_left());
-}
-
 // Who cannot stay is told so at once.
 void Daemon::greet(Connection& connection) {
   if (connection.peer.uid != ::geteuid() && connection.peer.uid != 0) {
@@ -307,8 +291,7 @@ void Daemon::handle_attach(Connection& connection, shm::Packet packet) {
         reading->table.reset();
       },
       [this, reading, socket = connection.socket.get(), id = connection.attempt->id] {
-        contain_connection(socket,
-                           [&] { on_table_read(socket, id, std::move(reading->places)); });
+        contain_connection(socket, [&] { on_table_read(socket, id, std::move(reading->places)); });
       });
 }
 

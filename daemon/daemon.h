@@ -57,7 +57,7 @@ inline constexpr size_t kPolledBeside = 7;
 // elixird's event loop: one thread that owns sockets and jobs, admits ranks, hands on what they say
 // to their Job, and never waits for a peer. The functions are grouped by file: event_loop.cpp,
 // attach.cpp, admission.cpp, reserve.cpp, ranks_ready.cpp, control.cpp, ports.cpp,
-// folder_requests.cpp, status.cpp. Who owns what: daemon/README.md.
+// folder_requests.cpp, lack_of_memory.cpp, status.cpp. Who owns what: daemon/README.md.
 class Daemon final : public JobPorts {
  public:
   // Takes the folder's lock (kAlreadyRunning when another elixird has it), starts the threads and
@@ -74,7 +74,6 @@ class Daemon final : public JobPorts {
   // ---- event_loop.cpp ----
   Status open(const shm::RuntimeFolder& folder);
   Status bind_channels();
-  void look_at_descriptors();
   bool has_untold() const;
   void start_threads();
   Status listen();
@@ -86,17 +85,6 @@ class Daemon final : public JobPorts {
   void on_tick();
   void look_for_swapped(int64_t now_ns);
   void check_timeouts(int64_t now_ns);
-  // What lacks memory ends what asked for it and nothing else: the job, or, of what is no job's, the
-  // function alone.
-  template <typename Function>
-  void contain(Job& job, Function&& function);
-  template <typename Function>
-  static void contain(Function&& function);
-  // With every job; a verb of one that has been given up is not called. Allocates nothing.
-  template <typename Function>
-  void for_each_job(Function&& function);
-  void give_up_jobs();
-  void look_at_memory();
   void on_work_done(const JobWork* work);
   bool idle_too_long(int64_t now_ns);
 
@@ -115,10 +103,6 @@ class Daemon final : public JobPorts {
   void refuse(Connection& connection, const Status& status);
   void send_refusal(const Connection& connection, const Status& status);
   void retry_waiting();
-  // A connection's, which is refused; or its job's, once it has a place there.
-  template <typename Function>
-  void contain_connection(int socket, Function&& function);
-  void end_for_lack_of_memory(int socket);
 
   // ---- folder_requests.cpp ----
   void read_session(Session& rank, Result<shm::Packet> packet);
@@ -136,6 +120,7 @@ class Daemon final : public JobPorts {
   Status check_kept_tables() const;
   uint64_t ranks_without_memory() const;
   void keep_descriptors_for_jobs() const;
+  void look_at_descriptors();
 
   // ---- reserve.cpp ----
   MemoryRoom room_for_jobs() const;
@@ -173,6 +158,24 @@ class Daemon final : public JobPorts {
   template <typename Owned>
   void free_in_background(std::shared_ptr<Owned> owned, uint64_t bytes);
 
+  // ---- lack_of_memory.cpp ----
+
+  // What lacks memory ends what asked for it and nothing else: the job, or, of what is no job's,
+  // the function alone.
+  template <typename Function>
+  void contain(Job& job, Function&& function);
+  template <typename Function>
+  static void contain(Function&& function);
+  // With every job; a verb of one that has been given up is not called. Allocates nothing.
+  template <typename Function>
+  void for_each_job(Function&& function);
+  void give_up_jobs();
+  void look_at_memory();
+  // A connection's, which is refused; or its job's, once it has a place there.
+  template <typename Function>
+  void contain_connection(int socket, Function&& function);
+  void end_for_lack_of_memory(int socket);
+
   // ---- status.cpp ----
   void drain_status();
   const std::string& recent_status();
@@ -209,7 +212,7 @@ class Daemon final : public JobPorts {
   uint64_t refusals_untold_ = 0;
   bool gate_rang_ = false;     // there are counts to be taken, or new connections
   bool gate_watches_ = false;  // connections whose time is not over
-  GateCounts refused_;      // since the last line about them
+  GateCounts refused_;         // since the last line about them
   int64_t next_refused_note_ns_ = 0;
   uint64_t dropped_ = 0;  // messages of nobody, since the last line about them
   int64_t next_dropped_note_ns_ = 0;

@@ -39,8 +39,7 @@ constexpr uint32_t kStatusConnections = 64;
 constexpr int64_t kAttachRequestNs = 30'000'000'000;  // for who has connected to send it
 constexpr int64_t kSwapNs = 1'000'000'000;
 constexpr uint64_t kLookedAtBytes = 1ull << 30;  // a tick: half a millisecond
-constexpr int64_t kRefusedNoteNs = 1'000'000'000, kMemoryNoteNs = 1'000'000'000;
-constexpr uint64_t kProbeShareOfMemory = 8;  // the probe's buffer takes at most an eighth
+constexpr uint64_t kProbeShareOfMemory = 8;      // the probe's buffer takes at most an eighth
 
 Result<UniqueFd> take_lock(const std::string& path) {
   UniqueFd lock(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
@@ -201,30 +200,6 @@ void Daemon::close_listener() {
   listener_.reset();
 }
 
-// What the gate has closed, and who was refused, since the last tick.
-void Daemon::look_at_descriptors() {
-  keep_descriptors_for_jobs();
-  refusal_lines_ = 0;
-  if (refusals_untold_ > 0) log_warn("refuse", "more={}", std::exchange(refusals_untold_, 0));
-  gate_rang_ = false;
-  gate_watches_ = end_silent_connections(monotonic_ns());
-  const GateCounts counts = take_gate_counts();
-  refused_.beyond_connections += counts.beyond_connections;
-  refused_.beyond_descriptors += counts.beyond_descriptors;
-  refused_.broken_rules += counts.broken_rules;
-  refused_.silent += counts.silent;
-  const int64_t now_ns = monotonic_ns();
-  if (refused_.all() == 0 || now_ns < next_refused_note_ns_) return;
-  next_refused_note_ns_ = now_ns + kRefusedNoteNs;
-  log_warn(
-      "connections_closed",
-      "too_many={} no_descriptors={} limit={} bad_messages={} silent={} "
-      "remedy='ulimit -n, LimitNOFILE='",
-      refused_.beyond_connections, refused_.beyond_descriptors, descriptors_.limit(),
-      refused_.broken_rules, refused_.silent);
-  refused_ = {};
-}
-
 // What a tick is still to write in the log, though nothing else may ever happen.
 bool Daemon::has_untold() const {
   return times_without_memory() != told_times_without_memory_ || !has_heap_reserve() ||
@@ -354,27 +329,6 @@ void Daemon::on_tick() {
   contain([this] { check_timeouts(monotonic_ns()); });
 }
 
-// A line a second at most.
-void Daemon::look_at_memory() {
-  const bool there = keep_heap_reserve();
-  const uint64_t times = times_without_memory();
-  const int64_t now_ns = monotonic_ns();
-  if (times == told_times_without_memory_ || now_ns < next_memory_note_ns_) return;
-  next_memory_note_ns_ = now_ns + kMemoryNoteNs;
-  log_warn("memory_lacked", "times={} reserve={} remedy='ulimit -d, ulimit -v, memory'",
-           times - std::exchange(told_times_without_memory_, times), there ? "there" : "gone");
-}
-
-// Of those that could not end at once.
-void Daemon::give_up_jobs() {
-  for (auto at = jobs_.begin(); at != jobs_.end();) {
-    const uint64_t id = at->first;
-    Job& job = *at->second;
-    if (job.given_up()) contain([&job] { job.give_up(); });
-    at = jobs_.upper_bound(id);
-  }
-}
-
 // On a machine that swaps nothing there is nothing to be found, but that what was found is back.
 void Daemon::look_for_swapped(int64_t now_ns) {
   if (now_ns >= next_swap_ns_) {
@@ -400,14 +354,13 @@ void Daemon::check_timeouts(int64_t now_ns) {
   }
   for (const int socket : silent) {
     Connection& connection = connections_[socket];
-    refuse(connection,
-           connection.attempt
-               ? error(Code::kResourceExhausted,
-                       "the memory of other jobs did not become free within {} s "
-                       "(--attach-timeout-s raises it)",
-                       config_.attach_timeout_s)
-               : error(Code::kTimedOut, "no AttachRequest within {} s",
-                       std::min(limit_ns, kAttachRequestNs) / 1'000'000'000));
+    refuse(connection, connection.attempt
+                           ? error(Code::kResourceExhausted,
+                                   "the memory of other jobs did not become free within {} s "
+                                   "(--attach-timeout-s raises it)",
+                                   config_.attach_timeout_s)
+                           : error(Code::kTimedOut, "no AttachRequest within {} s",
+                                   std::min(limit_ns, kAttachRequestNs) / 1'000'000'000));
   }
   for_each_job([&](Job& job) { job.check_timeout(now_ns, config_.attach_timeout_s); });
 }

@@ -38,7 +38,9 @@ bool keep_heap_reserve() noexcept {
   return true;
 }
 
-bool has_heap_reserve() noexcept { return reserve_place.load(std::memory_order_relaxed) != nullptr; }
+bool has_heap_reserve() noexcept {
+  return reserve_place.load(std::memory_order_relaxed) != nullptr;
+}
 
 void note_no_memory() noexcept { times_failed.fetch_add(1, std::memory_order_relaxed); }
 uint64_t times_without_memory() noexcept { return times_failed.load(std::memory_order_relaxed); }
@@ -92,7 +94,7 @@ extern "C" ELIXIR_PUBLIC void* calloc(size_t count, size_t bytes) noexcept {
   using namespace elixir::daemon;
   const bool large = bytes != 0 && count > kSmallRequestBytes / bytes;
   return allocate_or_give(large ? kSmallRequestBytes + 1 : count * bytes,
-                  [count, bytes] { return __libc_calloc(count, bytes); });
+                          [count, bytes] { return __libc_calloc(count, bytes); });
 }
 
 // Of 0 bytes it frees, and null is no failure.

@@ -1,11 +1,11 @@
 #pragma once
 
-// elixird's own memory at its end: a limit (ulimit -d, ulimit -v), or a machine that promises no more
-// than it has (vm.overcommit_memory = 2). An allocation that fails ends what asked for it, a request
-// or a job, and nothing else (Daemon::contain). libzmq and libc end their process instead. For them,
-// and for what must be said, elixird keeps a reserve: its malloc(), calloc() and realloc() stand
-// before libc's, and give the reserve back to the system when libc has no more for a small request.
-// While it is gone elixird takes no new job, and each tick tries to have it again.
+// elixird's own memory at its end: a limit (ulimit -d, ulimit -v), or a machine that promises no
+// more than it has (vm.overcommit_memory = 2). An allocation that fails ends what asked for it, a
+// request or a job, and nothing else (Daemon::contain). libzmq and libc end their process instead.
+// For them, and for what must be said, elixird keeps a reserve: its malloc(), calloc() and
+// realloc() stand before libc's, and give the reserve back to the system when libc has no more for
+// a small request. While it is gone elixird takes no new job, and each tick tries to have it again.
 
 #include <cstddef>
 #include <cstdint>

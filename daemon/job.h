@@ -74,12 +74,6 @@ struct SaveMemory {
   uint64_t bytes = 0, there_bytes = 0;  // that may be, and is
 };
 
-// What FolderResult says beside code and text.
-struct FolderOutcome {
-  uint64_t bytes = 0, step = 0, shadow_bytes = 0, shadow_peak_bytes = 0;
-  uint64_t stall_ns = 0, write_ns = 0;
-};
-
 // What status reports of folders that were saved.
 struct SaveStatistics {
   uint64_t published = 0, failed = 0, dropped = 0;
@@ -202,9 +196,9 @@ class Job {
   // elixird was stopped.
   void stop();
   // A verb has run out of memory in its midst, so that nothing here need be as it should. From here
-  // on no verb is called but those that hear of an end (reserved, work_done, sums_filled, save_over,
-  // restore_over), leave() and this one, which tells the ranks and ends the job when nothing uses
-  // its memory any more. Needs none itself; again is harmless.
+  // on no verb is called but those that hear of an end (reserved, work_done, sums_filled,
+  // save_over, restore_over), leave() and this one, which tells the ranks and ends the job when
+  // nothing uses its memory any more. Needs none itself; again is harmless.
   void give_up();
   bool given_up() const { return given_up_; }
   // The rank has gone, whatever it has not said.
@@ -320,12 +314,8 @@ class Job {
   Holds look_at_saves();
   void begin_save();
   std::shared_ptr<Saving> make_saving();
-  checkpoints::Manifest manifest_of(const Saving& saving, checkpoints::Manifest manifest) const;
   void tell_saved(const Saving& saving);
   void begin_restore();
-  void hear(Session& session, uint32_t number, const Status& status);
-  void end_request(Session& session, uint32_t number, const Status& status,
-                   const FolderOutcome& outcome);
   void tell_staged();
   void count_hold(bool held);
   void free_retired();

@@ -130,13 +130,12 @@ void Daemon::reserve(Session& session, int32_t numa_node) {
   Reservation reservation{.bytes = job.rank_bytes(sums),
                           .since_ns = monotonic_ns(),
                           .progress = std::make_shared<FillProgress>()};
-  SessionMemory::Options options{
-      .shape = job.shape,
-      .session_id = session.id,
-      .rank = session.rank,
-      .numa_node = session.memory_node,
-      .sums = sums,
-      .fill = fill_options(session, reservation.progress.get())};
+  SessionMemory::Options options{.shape = job.shape,
+                                 .session_id = session.id,
+                                 .rank = session.rank,
+                                 .numa_node = session.memory_node,
+                                 .sums = sums,
+                                 .fill = fill_options(session, reservation.progress.get())};
   struct Outcome {
     Result<SessionMemory> memory = no_memory_left();  // until it is reserved
     uint64_t page_bytes = 0;

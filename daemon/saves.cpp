@@ -8,11 +8,54 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "daemon/folder_results.h"
 #include "daemon/heap_reserve.h"
 #include "daemon/job.h"
 #include "shm/futex.h"
 
 namespace elixir::daemon {
+namespace {
+
+FolderOutcome outcome_of(const Saving& saving) {
+  FolderOutcome outcome;
+  outcome.bytes = saving.bytes.load(std::memory_order_relaxed);
+  outcome.step = saving.manifest.step;
+  outcome.shadow_bytes = saving.snapshot->shadow_bytes();
+  outcome.shadow_peak_bytes = saving.snapshot->shadow_peak_bytes();
+  outcome.stall_ns = static_cast<uint64_t>(saving.stall_ns);
+  outcome.write_ns = static_cast<uint64_t>(saving.end_ns - saving.begin_ns);
+  return outcome;
+}
+
+std::vector<checkpoints::SavedParameter> saved_parameters(const Job::Options& job,
+                                                          const checkpoints::Details& details) {
+  std::vector<checkpoints::SavedParameter> parameters;
+  for (size_t i = 0; i < job.places.size(); ++i) {
+    const shm::ParameterPlace& place = job.places[i];
+    // One that lacks its shape is found by plan_files().
+    parameters.push_back({place.name,
+                          i < details.shapes.size() ? details.shapes[i] : std::vector<int64_t>{0},
+                          place.chunk, place.offset, place.numel, i < job.shape.n_parameters});
+  }
+  return parameters;
+}
+
+// But for its files. `applied`: steps of the job.
+checkpoints::Manifest manifest_of(const Saving& saving, const Job::Options& job, uint64_t applied,
+                                  checkpoints::Manifest manifest) {
+  manifest.files.clear();
+  manifest.updates_of.clear();
+  manifest.updates = applied;
+  manifest.type = job.shape.type;
+  manifest.ranks = job.shape.ranks;
+  for (uint32_t i = 0; i < saving.updates.size(); ++i) {
+    if (saving.updates[i] == applied) continue;
+    manifest.updates_of[job.places[i].name] = saving.updates[i];
+  }
+  return manifest;
+}
+
+}  // namespace
 
 bool SaveAsked::complete() const {
   return std::all_of(parts.begin(), parts.end(), [](const auto& part) { return part.has_value(); });
@@ -36,7 +79,7 @@ void Job::heard_save(Session& session, const shm::SaveFolder& message, Result<Sa
     log_warn("save_refused", "job='{}' rank={} text='{}'", options_.name, session.rank,
              status.message());
   }
-  hear(session, message.number, status);
+  tell_heard(session, message.number, status);
   advance();
   end_if_possible();
 }
@@ -133,7 +176,7 @@ void Job::drop_asked(const Status& why) {
   log_warn("save_failed", "job='{}' folder={} text='{}'", options_.name, asked.name, why.message());
   for (const auto& session : sessions_) {
     const auto& part = asked.parts[session->local_rank];
-    if (part) end_request(*session, part->number, why, {});
+    if (part) tell_ended(*session, part->number, why, {});
   }
 }
 
@@ -194,13 +237,7 @@ std::shared_ptr<Saving> Job::make_saving() {
   const bool held = asked_->held_since_ns != 0;
   if (held) saving->stall_ns = monotonic_ns() - asked_->held_since_ns;
   const checkpoints::Details& details = asked_->parts[0]->details;
-  for (size_t i = 0; i < options_.places.size(); ++i) {
-    const shm::ParameterPlace& place = options_.places[i];
-    // One that lacks its shape is found by plan_files().
-    saving->parameters.push_back(
-        {place.name, i < details.shapes.size() ? details.shapes[i] : std::vector<int64_t>{0},
-         place.chunk, place.offset, place.numel, i < options_.shape.n_parameters});
-  }
+  saving->parameters = saved_parameters(options_, details);
   for (uint32_t i = 0; i < options_.shape.n_parameters; ++i) {
     const auto staged = details.updates.find(i);
     const bool on_gpu = options_.shape.on_gpu(options_.places[i].chunk);
@@ -208,7 +245,7 @@ std::shared_ptr<Saving> Job::make_saving() {
                               : staged == details.updates.end() ? applied_
                                                                 : staged->second);
   }
-  saving->manifest = manifest_of(*saving, details.manifest);
+  saving->manifest = manifest_of(*saving, options_, applied_, details.manifest);
   std::vector<Snapshot::Rank> ranks;
   for (const auto& session : sessions_) {
     SavePart& part = *asked_->parts[session->local_rank];
@@ -230,19 +267,6 @@ std::shared_ptr<Saving> Job::make_saving() {
     ELIXIR_CHECK(awaited, "a save begins without awaiting the first chunk of rank {}", rank);
   }
   return saving;
-}
-
-checkpoints::Manifest Job::manifest_of(const Saving& saving, checkpoints::Manifest manifest) const {
-  manifest.files.clear();
-  manifest.updates_of.clear();
-  manifest.updates = applied_;
-  manifest.type = options_.shape.type;
-  manifest.ranks = options_.shape.ranks;
-  for (uint32_t i = 0; i < saving.updates.size(); ++i) {
-    if (saving.updates[i] == applied_) continue;
-    manifest.updates_of[options_.places[i].name] = saving.updates[i];
-  }
-  return manifest;
 }
 
 Status Job::staged_chunk(const Session& session, const shm::StagedChunk& message) {
@@ -341,13 +365,7 @@ void Job::save_over() {
 
 // How it ended, to its ranks and in the log.
 void Job::tell_saved(const Saving& saving) {
-  FolderOutcome outcome;
-  outcome.bytes = saving.bytes.load(std::memory_order_relaxed);
-  outcome.step = saving.manifest.step;
-  outcome.shadow_bytes = saving.snapshot->shadow_bytes();
-  outcome.shadow_peak_bytes = saving.snapshot->shadow_peak_bytes();
-  outcome.stall_ns = static_cast<uint64_t>(saving.stall_ns);
-  outcome.write_ns = static_cast<uint64_t>(saving.end_ns - saving.begin_ns);
+  const FolderOutcome outcome = outcome_of(saving);
   const double write_s = static_cast<double>(outcome.write_ns) * 1e-9;
   const double stall_ms = static_cast<double>(saving.stall_ns) * 1e-6;
   if (saving.status.ok()) {
@@ -367,7 +385,7 @@ void Job::tell_saved(const Saving& saving) {
              outcome.step, saving.status.message());
   }
   for (const auto& session : sessions_) {
-    end_request(*session, saving.parts[session->local_rank].number, saving.status, outcome);
+    tell_ended(*session, saving.parts[session->local_rank].number, saving.status, outcome);
   }
 }
 

@@ -52,7 +52,7 @@ class ParameterSteps {
   std::vector<AdamStep> constants_;
   Known known_;
   std::vector<Known::node_type> spare_;  // of steps before
-  std::vector<Last> last_;                        // by group: as a rule the next one's, too
+  std::vector<Last> last_;               // by group: as a rule the next one's, too
 };
 
 }  // namespace elixir::optim

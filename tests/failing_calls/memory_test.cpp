@@ -181,8 +181,8 @@ FakeModel model_of_many(uint32_t parameters) {
   FakeModel model = make_model(ComputeType::kFp32, 1, 1, 128 * parameters);
   model.places.clear();
   for (uint32_t i = 0; i < parameters; ++i) {
-    model.places.push_back({fmt::format("layers.{}.with.a.name.as.long.as.names.are", i), 0,
-                            uint64_t{i} * 128, 128});
+    model.places.push_back(
+        {fmt::format("layers.{}.with.a.name.as.long.as.names.are", i), 0, uint64_t{i} * 128, 128});
   }
   model.shape.n_parameters = parameters;
   return model;
@@ -200,8 +200,9 @@ TEST(DataLimit, RefusesNewJobsAndEndsNone) {
   std::vector<std::unique_ptr<FakeJob>> taken;
   Status refused;
   for (uint32_t i = 0; refused.ok() && i < 50; ++i) {
-    auto job = FakeJob::start(
-        {.folder = daemon.folder(), .name = fmt::format("many-{}", i), .model = model_of_many(4000)});
+    auto job = FakeJob::start({.folder = daemon.folder(),
+                               .name = fmt::format("many-{}", i),
+                               .model = model_of_many(4000)});
     refused = job.status();
     if (job.ok()) taken.push_back(std::move(*job));
     bystanders.step();
@@ -214,8 +215,8 @@ TEST(DataLimit, RefusesNewJobsAndEndsNone) {
   ASSERT_EQ(::prlimit(daemon.pid(), RLIMIT_DATA, &unlimited, nullptr), 0);
   Status next;
   EXPECT_TRUE(test::eventually([&] {
-    const auto job = FakeJob::start(
-        {.folder = daemon.folder(), .name = "next", .model = model_of_many(4000)});
+    const auto job =
+        FakeJob::start({.folder = daemon.folder(), .name = "next", .model = model_of_many(4000)});
     next = job.ok() ? (*job)->step(1) : job.status();
     return next.ok();
   })) << next.message();

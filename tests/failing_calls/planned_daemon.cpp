@@ -22,12 +22,12 @@ namespace {
 constexpr uint64_t kMostChosen = 12;
 
 constexpr std::array<const char*, kCalls> kNames = {
-    "accept4",        "F_ADD_SEALS", "operator new", "F_DUPFD_CLOEXEC", "epoll_ctl",
-    "epoll_wait",     "eventfd",     "fallocate",    "fsync",           "ftruncate",
-    "futex",          "madvise",     "malloc",       "memfd_create",    "mkdirat",
-    "mmap",           "open",        "SO_PEERPIDFD", "pidfd_open",      "poll",
-    "pread",          "pwrite",      "read",         "recvmsg",         "renameat2",
-    "sendmsg",        "socket",      "pthread_create", "unlinkat",      "write"};
+    "accept4",    "F_ADD_SEALS", "operator new",   "F_DUPFD_CLOEXEC", "epoll_ctl",
+    "epoll_wait", "eventfd",     "fallocate",      "fsync",           "ftruncate",
+    "futex",      "madvise",     "malloc",         "memfd_create",    "mkdirat",
+    "mmap",       "open",        "SO_PEERPIDFD",   "pidfd_open",      "poll",
+    "pread",      "pwrite",      "read",           "recvmsg",         "renameat2",
+    "sendmsg",    "socket",      "pthread_create", "unlinkat",        "write"};
 
 }  // namespace
 
