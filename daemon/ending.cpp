@@ -233,8 +233,8 @@ void Job::end_if_possible() {
   if (saving_ && !given_up_ && saving_->snapshot->awaits_staging()) cancel_save();
   const bool fault_untold = machine_.fault() && !announced_;
   if ((saving_ || restoring_) && fault_untold) {
-    announced_ = true;
     announce(*machine_.fault());
+    announced_ = true;
   }
   if (machine_.activity() != Activity::kNone || reserving() || saving_) return;
   if (asked_) drop_asked(error(Code::kUnavailable, "the job ended before the save began"));
