@@ -21,7 +21,7 @@ STRANGERS = 400
 
 FAILING_CALLS = os.environ.get('ELIXIR_FAILING_CALLS_LIBRARY', '')
 GREETING = b'\xff' + bytes(8) + b'\x7f\x03\x00NULL' + bytes(48)
-READY = b'\x04\x19\x05READY\x0bSocket-Type\x00\x00\x00\x06DEALER'
+READY = b'\x04\x1c\x05READY\x0bSocket-Type\x00\x00\x00\x06DEALER'
 
 
 class Disturbed(harness.ElixirTest):

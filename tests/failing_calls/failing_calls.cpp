@@ -60,7 +60,6 @@ CallPlan* mapped_plan() {
 thread_local bool is_libzmqs __attribute__((tls_model("initial-exec"))) = false;
 
 bool of_libzmq(const void* caller) {
-  if (is_libzmqs) return true;
   Dl_info info{};
   return ::dladdr(caller, &info) != 0 && info.dli_fname != nullptr &&
          std::strstr(info.dli_fname, "libzmq") != nullptr;
@@ -69,7 +68,8 @@ bool of_libzmq(const void* caller) {
 // Whether this one is to fail, and how. Sets errno.
 bool fails(Call call, const void* caller, Way* way) {
   CallPlan& plan = call_plan();
-  const Maker maker = of_libzmq(caller) ? Maker::kLibzmq : Maker::kElixir;
+  const bool libzmqs = of_libzmq(caller) || (call == Call::kAllocate && is_libzmqs);
+  const Maker maker = libzmqs ? Maker::kLibzmq : Maker::kElixir;
   const uint64_t number =
       1 + plan.made[static_cast<uint32_t>(maker)][static_cast<uint32_t>(call)].fetch_add(1);
   const uint64_t at = plan.at.load();
