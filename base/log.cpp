@@ -5,6 +5,8 @@
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <cstdint>
 #include <string>
 
 #include "base/dropping_sink.h"
@@ -19,6 +21,8 @@ spdlog::level::level_enum to_spdlog(LogLevel level) {
   return kLevels[static_cast<size_t>(level)];
 }
 
+std::atomic<uint64_t> lines_without_memory{0};  // since the last one for which there was some
+
 std::shared_ptr<spdlog::logger> make_logger(std::string_view program, bool drops = false) {
   spdlog::sink_ptr sink;
   if (drops) {
@@ -30,6 +34,8 @@ std::shared_ptr<spdlog::logger> make_logger(std::string_view program, bool drops
   logger->set_formatter(std::make_unique<spdlog::pattern_formatter>(
       "%Y-%m-%dT%H:%M:%S.%eZ %^%l%$ %n %v", spdlog::pattern_time_type::utc));
   logger->flush_on(spdlog::level::debug);
+  // In place of a line to standard error, which may wait.
+  logger->set_error_handler([](const std::string&) { ++lines_without_memory; });
   return logger;
 }
 
@@ -47,9 +53,21 @@ void init_log(std::string_view program, LogLevel least, bool drops) {
 
 // One line whatever the fields hold: names and texts of peers must not forge others, nor speak to a
 // terminal.
-void log_line(LogLevel level, std::string_view event, std::string_view fields) {
-  logger()->log(to_spdlog(level), "event={}{}{}", event, fields.empty() ? "" : " ",
-                printable(fields));
+void log_line(LogLevel level, std::string_view event, std::string_view fields) noexcept {
+  log_format(level, event, "{}", fmt::make_format_args(fields));
+}
+
+void log_format(LogLevel level, std::string_view event, fmt::string_view fields,
+                fmt::format_args values) noexcept {
+  const uint64_t dropped = lines_without_memory;
+  try {
+    const std::string text = printable(fmt::vformat(fields, values));
+    if (dropped > 0) logger()->log(to_spdlog(level), "event=log_dropped lines={}", dropped);
+    logger()->log(to_spdlog(level), "event={}{}{}", event, text.empty() ? "" : " ", text);
+    lines_without_memory -= dropped;
+  } catch (const std::exception&) {
+    ++lines_without_memory;
+  }
 }
 
 }  // namespace elixir

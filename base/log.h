@@ -2,9 +2,7 @@
 
 #include <fmt/core.h>
 
-#include <string>
 #include <string_view>
-#include <utility>
 
 #include "base/enum_names.h"
 
@@ -23,20 +21,24 @@ inline constexpr EnumName<LogLevel> kLogLevelNames[] = {{"debug", LogLevel::kDeb
 // counted, and the count is told (event=log_dropped).
 void init_log(std::string_view program, LogLevel least = LogLevel::kInfo, bool drops = false);
 
-// One line, one event. `fields` is "key=value key=value".
-void log_line(LogLevel level, std::string_view event, std::string_view fields);
+// One line, one event. `fields` is "key=value key=value". A line for which there is no memory is
+// dropped and counted as above: what is said of a failure never makes another one.
+void log_line(LogLevel level, std::string_view event, std::string_view fields) noexcept;
+void log_format(LogLevel level, std::string_view event, fmt::string_view fields,
+                fmt::format_args values) noexcept;
 
 template <typename... Args>
-void log_info(std::string_view event, fmt::format_string<Args...> fields, Args&&... args) {
-  log_line(LogLevel::kInfo, event, fmt::format(fields, std::forward<Args>(args)...));
+void log_info(std::string_view event, fmt::format_string<Args...> fields, Args&&... args) noexcept {
+  log_format(LogLevel::kInfo, event, fields, fmt::make_format_args(args...));
 }
 template <typename... Args>
-void log_warn(std::string_view event, fmt::format_string<Args...> fields, Args&&... args) {
-  log_line(LogLevel::kWarn, event, fmt::format(fields, std::forward<Args>(args)...));
+void log_warn(std::string_view event, fmt::format_string<Args...> fields, Args&&... args) noexcept {
+  log_format(LogLevel::kWarn, event, fields, fmt::make_format_args(args...));
 }
 template <typename... Args>
-void log_error(std::string_view event, fmt::format_string<Args...> fields, Args&&... args) {
-  log_line(LogLevel::kError, event, fmt::format(fields, std::forward<Args>(args)...));
+void log_error(std::string_view event, fmt::format_string<Args...> fields,
+               Args&&... args) noexcept {
+  log_format(LogLevel::kError, event, fields, fmt::make_format_args(args...));
 }
 
 }  // namespace elixir

@@ -34,6 +34,12 @@ const char* code_name(Code code) {
 Error::Error(const Status& status) : std::runtime_error(status.message()), code_(status.code()) {}
 Error::~Error() = default;
 
+Status no_memory_left() noexcept {
+  static constexpr char kText[] = "no memory left";
+  static_assert(sizeof kText <= 16, "libstdc++ keeps so many bytes in the string itself");
+  return Status(Code::kResourceExhausted, kText);
+}
+
 Status errno_status(Code code, const std::string& what) {
   const int saved = errno;
   const bool no_descriptor = saved == EMFILE || saved == ENFILE;

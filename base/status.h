@@ -33,6 +33,9 @@ Status error(Code code, fmt::format_string<Args...> format, Args&&... args) {
   return Status(code, fmt::format(format, std::forward<Args>(args)...));
 }
 
+// kResourceExhausted, "no memory left". Takes none itself: a std::string holds so short a text.
+Status no_memory_left() noexcept;
+
 // "what: strerror(errno)", and what mends it if known. Lack of anything is never kInternal.
 Status errno_status(Code code, const std::string& what);
 

@@ -37,7 +37,7 @@ struct Settings {
 class Ports : public JobPorts {
  public:
   explicit Ports(uint32_t workers)
-      : pool_({{.node = 0, .cpus = {}, .threads = workers}}, done_.get()) {}
+      : pool_({{.node = 0, .cpus = {}, .threads = workers}}, done_.get(), /*most_works=*/1) {}
 
   void start_save(Job&, std::shared_ptr<Saving>) override {}
   void start_restore(Job&, std::shared_ptr<Restoring>) override {}
@@ -50,7 +50,7 @@ class Ports : public JobPorts {
   // False when there is nothing to wait for.
   bool await_workers() {
     if (!in_flight_) return false;
-    while (pool_.take_done().empty()) {
+    while (pool_.take_done() == nullptr) {
       pollfd entry{done_.get(), POLLIN, 0};
       ::poll(&entry, 1, -1);
       uint64_t count;

@@ -62,7 +62,7 @@ class PieceReader {
     const size_t most = std::min<size_t>(std::max<uint32_t>(n_threads, 1), jobs_.size());
     try {
       while (threads.size() + 1 < most) threads.emplace_back([this] { work(); });
-    } catch (const std::system_error&) {
+    } catch (const std::exception&) {
       // Those that could be started read all of it, and at least this one.
     }
     work();
@@ -73,6 +73,14 @@ class PieceReader {
 
  private:
   void work() {
+    try {
+      read_some();
+    } catch (const std::bad_alloc&) {
+      stop(no_memory_left());
+    }
+  }
+
+  void read_some() {
     PieceBuffer buffer;
     if (!buffer.reserve(longest_)) {
       return stop(error(Code::kResourceExhausted,

@@ -4,6 +4,8 @@
 #include <climits>
 #include <utility>
 
+#include "base/clock.h"
+#include "base/log.h"
 #include "base/units.h"
 #include "daemon/daemon.h"
 #include "daemon/zmq_gate.h"
@@ -12,6 +14,7 @@ namespace elixir::daemon {
 namespace {
 
 constexpr uint64_t kMostKeptTableBytes = 256ull << 20;  // of jobs that wait for memory
+constexpr int64_t kRefusedNoteNs = 1'000'000'000;
 
 }  // namespace
 
@@ -32,6 +35,29 @@ void Daemon::keep_descriptors_for_jobs() const {
       std::min<uint64_t>(INT_MAX, descriptors_.first_refused(ranks_without_memory()))));
 }
 
+// What the gate has closed, and who was refused, since the last tick.
+void Daemon::look_at_descriptors() {
+  keep_descriptors_for_jobs();
+  refusal_lines_ = 0;
+  if (refusals_untold_ > 0) log_warn("refuse", "more={}", std::exchange(refusals_untold_, 0));
+  gate_rang_ = false;
+  gate_watches_ = end_silent_connections(monotonic_ns());
+  const GateCounts counts = take_gate_counts();
+  refused_.beyond_connections += counts.beyond_connections;
+  refused_.beyond_descriptors += counts.beyond_descriptors;
+  refused_.broken_rules += counts.broken_rules;
+  refused_.silent += counts.silent;
+  const int64_t now_ns = monotonic_ns();
+  if (refused_.all() == 0 || now_ns < next_refused_note_ns_) return;
+  next_refused_note_ns_ = now_ns + kRefusedNoteNs;
+  log_warn("connections_closed",
+           "too_many={} no_descriptors={} limit={} bad_messages={} silent={} "
+           "remedy='ulimit -n, LimitNOFILE='",
+           refused_.beyond_connections, refused_.beyond_descriptors, descriptors_.limit(),
+           refused_.broken_rules, refused_.silent);
+  refused_ = {};
+}
+
 Job* Daemon::job_named(std::string_view name) const {
   for (const auto& [id, job] : jobs_) {
     if (job->options().name == name && job->phase() != JobPhase::kEnding) return job.get();
@@ -41,6 +67,7 @@ Job* Daemon::job_named(std::string_view name) const {
 
 // A job more, by numbers alone.
 Status Daemon::check_limits(const shm::AttachRequest& request) const {
+  if (!has_heap_reserve()) return no_memory_left();
   if (jobs_.size() >= config_.max_jobs) {
     return error(Code::kResourceExhausted, "{} jobs are running; raise max_jobs", jobs_.size());
   }
@@ -80,6 +107,7 @@ Result<Job*> Daemon::create_job(AttachAttempt* attempt) {
     attempt->places = std::move(options.places);
     return room;
   }
+  ended_.reserve(ended_.size() + jobs_.size() + 1);  // no end of a job lacks memory
   options.id = next_id_++;
   const uint64_t id = options.id;
   Job* const job = (jobs_[id] = std::make_shared<Job>(std::move(options), this)).get();

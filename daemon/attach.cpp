@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <climits>
 #include <cstring>
+#include <new>
 #include <string_view>
 
 #include "base/clock.h"
@@ -184,9 +185,10 @@ void Daemon::accept_connections() {
     }
     idle_since_ns_ = monotonic_ns();  // who looks whether we listen will come back to attach
     const int fd = socket->get();
+    polled_.reserve(kPolledBeside + 2 * (connections_.size() + 1));
     Connection connection{std::move(*socket), *peer, shm::peer_process(fd), monotonic_ns()};
     Connection& kept = connections_[fd] = std::move(connection);
-    greet(kept);
+    contain_connection(fd, [&] { greet(kept); });
   }
 }
 
@@ -215,12 +217,24 @@ bool Daemon::read_connection(int socket) {
   if (found == connections_.end()) return false;
   Connection& connection = found->second;
   document_.clear();
-  Result<shm::Packet> packet = shm::receive_packet(socket, 0);
-  if (!packet.ok() && packet.status().code() == Code::kTimedOut) return false;
   const auto session = sessions_.find(connection.session_id);
+  Result<shm::Packet> packet = no_memory_left();
+  try {
+    packet = shm::receive_packet(socket, 0);
+  } catch (const std::bad_alloc&) {
+    if (session == sessions_.end()) throw;
+    note_no_memory();
+    return false;  // a rank's goodbye, as a rule: nothing was read, and it is looked at again
+  }
+  if (!packet.ok() && packet.status().code() == Code::kTimedOut) return false;
   if (session != sessions_.end()) {
     Session& rank = *session->second;
-    read_session(rank, std::move(packet));
+    const bool ended = !packet.ok() || packet->end_of_file();
+    if (!rank.job->given_up()) {
+      read_session(rank, std::move(packet));
+    } else if (ended) {
+      rank.job->leave(rank);
+    }
   } else if (!packet.ok()) {
     refuse(connection, packet.status());
   } else if (packet->end_of_file()) {
@@ -238,7 +252,8 @@ void Daemon::on_process_end(int socket) {
   if (found == connections_.end()) return;
   const auto session = sessions_.find(found->second.session_id);
   if (session == sessions_.end()) return close(socket);
-  session->second->job->lose_rank(*session->second);
+  Session& rank = *session->second;
+  rank.job->given_up() ? rank.job->leave(rank) : rank.job->lose_rank(rank);
 }
 
 void Daemon::handle_attach(Connection& connection, shm::Packet packet) {
@@ -266,7 +281,7 @@ void Daemon::handle_attach(Connection& connection, shm::Packet packet) {
   connection.attempt->request = *request;
   struct Reading {
     UniqueFd table;
-    Result<std::vector<shm::ParameterPlace>> places = error(Code::kInternal, "not read yet");
+    Result<std::vector<shm::ParameterPlace>> places = no_memory_left();  // until they are read
   };
   const auto reading = std::make_shared<Reading>();
   reading->table = std::move(packet.fds[0]);
@@ -276,7 +291,7 @@ void Daemon::handle_attach(Connection& connection, shm::Packet packet) {
         reading->table.reset();
       },
       [this, reading, socket = connection.socket.get(), id = connection.attempt->id] {
-        on_table_read(socket, id, std::move(reading->places));
+        contain_connection(socket, [&] { on_table_read(socket, id, std::move(reading->places)); });
       });
 }
 
@@ -352,7 +367,7 @@ void Daemon::send_refusal(const Connection& connection, const Status& status) {
   }
   shm::Refusal refusal{};
   refusal.code = static_cast<uint32_t>(status.code());
-  shm::set_text(refusal.text, status.message());
+  shm::set_text(refusal.text, told(status));
   [[maybe_unused]] const Status sent = shm::send_message(connection.socket.get(), refusal, {}, 0);
 }
 
@@ -370,7 +385,8 @@ void Daemon::retry_waiting() {
   }
   for (const auto& [id, socket] : waiting) {
     const auto found = connections_.find(socket);
-    if (found != connections_.end()) attempt_attach(found->second);
+    if (found == connections_.end()) continue;
+    contain_connection(socket, [&] { attempt_attach(found->second); });
   }
 }
 

@@ -4,12 +4,14 @@
 #include <unistd.h>
 
 #include <cstdint>
+#include <new>
 #include <system_error>
 #include <utility>
 
 #include "base/check.h"
 #include "base/log.h"
 #include "base/spare_threads.h"
+#include "daemon/heap_reserve.h"
 
 namespace elixir::daemon {
 
@@ -33,9 +35,11 @@ Background::~Background() {
 void Background::start(std::function<void()> work, std::function<void()> after) {
   ELIXIR_CHECK(work && after, "a task without its work or without its end");
   bool all_busy = false;
+  std::list<Task> task;
+  task.push_back({std::move(work), std::move(after)});
   {
     const MutexLock lock(mutex_);
-    waiting_.push_back({std::move(work), std::move(after)});
+    waiting_.splice(waiting_.end(), task);
     all_busy = idle_ < waiting_.size();
   }
   changed_.notify_one();
@@ -44,17 +48,19 @@ void Background::start(std::function<void()> work, std::function<void()> after) 
     threads_.emplace_back([this] { run(); });
   } catch (const std::system_error& failure) {
     // It waits for one that has a task in hand.
-    log_warn("no_thread", "text='{}'", no_threads(failure.what()).message());
+    log_warn("no_thread", "cause=\"{}\" remedy='ulimit -u, TasksMax'", failure.what());
+  } catch (const std::bad_alloc& failure) {
+    log_warn("no_thread", "cause=\"{}\" remedy='ulimit -d'", failure.what());
   }
 }
 
 void Background::run_finished() {
-  std::vector<std::function<void()>> finished;
+  std::list<Task> finished;
   {
     const MutexLock lock(mutex_);
-    finished = std::exchange(finished_, {});
+    finished.swap(finished_);
   }
-  for (const std::function<void()>& after : finished) after();
+  for (const Task& task : finished) task.after();
 }
 
 void Background::run() {
@@ -67,13 +73,17 @@ void Background::run() {
     while (!stopping_ && waiting_.empty()) changed_.wait(lock);
     --idle_;
     if (stopping_) return;
-    Task task = std::move(waiting_.front());
-    waiting_.pop_front();
+    std::list<Task> task;
+    task.splice(task.begin(), waiting_, waiting_.begin());
     lock.unlock();
-    task.work();
-    task.work = nullptr;  // frees what it held here, not on the event loop
+    try {
+      task.front().work();
+    } catch (const std::bad_alloc&) {
+      note_no_memory();
+    }
+    task.front().work = nullptr;  // frees what it held here, not on the event loop
     lock.lock();
-    finished_.push_back(std::move(task.after));
+    finished_.splice(finished_.end(), task);
     const uint64_t one = 1;
     [[maybe_unused]] const ssize_t wrote = ::write(done_fd_, &one, sizeof one);
   }

@@ -1,7 +1,7 @@
 #pragma once
 
-#include <deque>
 #include <functional>
+#include <list>
 #include <thread>
 #include <vector>
 
@@ -27,6 +27,8 @@ class Background {
   Background(const Background&) = delete;
 
   // `work` runs on one of the threads, then `after` on the caller of run_finished(). One caller.
+  // Where `work` runs out of memory it ends there, and `after` finds what it had made by then.
+  // Throws std::bad_alloc where there is none to start it: then nothing runs.
   void start(std::function<void()> work, std::function<void()> after);
   // The event loop: runs what follows the tasks that are over.
   void run_finished();
@@ -41,8 +43,8 @@ class Background {
   const int done_fd_;
   Mutex mutex_;
   CondVar changed_;
-  std::deque<Task> waiting_ ELIXIR_GUARDED_BY(mutex_);
-  std::vector<std::function<void()>> finished_ ELIXIR_GUARDED_BY(mutex_);
+  // A task moves from list to list, which takes no memory.
+  std::list<Task> waiting_ ELIXIR_GUARDED_BY(mutex_), finished_ ELIXIR_GUARDED_BY(mutex_);
   size_t idle_ ELIXIR_GUARDED_BY(mutex_) = 0;  // threads without a task
   bool stopping_ ELIXIR_GUARDED_BY(mutex_) = false;
   std::vector<std::thread> threads_;  // last: they use all of the above

@@ -19,9 +19,9 @@ std::span<const std::byte> bytes_of(const RouterMessage& message) {
 
 void Daemon::drain_control() {
   for (int left = kMessagesAtOnce; left > 0; --left) {
-    const std::optional<RouterMessage> message = control_->receive();
-    if (!message) return;
-    handle_control(*message);
+    const RouterMessage* const message = control_->receive();
+    if (message == nullptr) return;
+    contain([&] { handle_control(*message); });
   }
   messages_left_ = true;
 }
@@ -54,9 +54,12 @@ void Daemon::handle_control(const RouterMessage& message) {
   }
   document_.clear();
   Session& session = *sessions_.at(bound->second);
-  Status status = message.well_formed ? handle_message(session, bytes_of(message))
-                                      : error(Code::kProtocol, "a message of several frames");
-  if (!status.ok()) session.job->end_session(session, status);
+  if (session.job->given_up()) return;
+  contain(*session.job, [&] {
+    Status status = message.well_formed ? handle_message(session, bytes_of(message))
+                                        : error(Code::kProtocol, "a message of several frames");
+    if (!status.ok()) session.job->end_session(session, status);
+  });
 }
 
 void Daemon::handle_hello(const RouterMessage& message) {
@@ -68,11 +71,15 @@ void Daemon::handle_hello(const RouterMessage& message) {
   // The token is the proof: a trainer whose ZeroMQ connection broke may come back with a new id.
   document_.clear();
   Session& session = *found->second;
-  if (!session.routing_id.empty()) bound_.erase(session.routing_id);
-  bound_[message.routing_id] = session.id;
-  session.job->said_hello(session, message.routing_id);
-  reply(session, hello->header.request_id);
-  send_owed(*session.job);
+  if (session.job->given_up()) return;
+  contain(*session.job, [&] {
+    if (!session.routing_id.empty()) bound_.erase(session.routing_id);
+    bound_[message.routing_id] = session.id;
+    note_brought(message.connection, Brought::kHello);
+    session.job->said_hello(session, message.routing_id);
+    reply(session, hello->header.request_id);
+    send_owed(*session.job);
+  });
 }
 
 }  // namespace elixir::daemon

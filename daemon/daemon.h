@@ -1,8 +1,11 @@
 #pragma once
 
+#include <poll.h>
+
 #include <cstddef>
 #include <map>
 #include <memory>
+#include <new>
 #include <optional>
 #include <span>
 #include <string>
@@ -16,6 +19,7 @@
 #include "daemon/bandwidth.h"
 #include "daemon/config.h"
 #include "daemon/descriptors.h"
+#include "daemon/heap_reserve.h"
 #include "daemon/job.h"
 #include "daemon/neighbours.h"
 #include "daemon/topology.h"
@@ -48,10 +52,13 @@ struct Connection {
   std::optional<AttachAttempt> attempt = {};
 };
 
+// What the event loop polls beside connections, each of which has a process.
+inline constexpr size_t kPolledBeside = 7;
+
 // elixird's event loop: one thread that owns sockets and jobs, admits ranks, hands on what they say
 // to their Job, and never waits for a peer. The functions are grouped by file: event_loop.cpp,
 // attach.cpp, admission.cpp, neighbours.cpp, reserve.cpp, ranks_ready.cpp, control.cpp, ports.cpp,
-// folder_requests.cpp, status.cpp. Who owns what: daemon/README.md.
+// folder_requests.cpp, lack_of_memory.cpp, status.cpp. Who owns what: daemon/README.md.
 class Daemon final : public JobPorts {
  public:
   // Takes the folder's lock (kAlreadyRunning when another elixird has it), starts the threads and
@@ -68,7 +75,6 @@ class Daemon final : public JobPorts {
   // ---- event_loop.cpp ----
   Status open(const shm::RuntimeFolder& folder);
   Status bind_channels();
-  void look_at_descriptors();
   bool has_untold() const;
   void start_threads();
   Status listen();
@@ -79,7 +85,6 @@ class Daemon final : public JobPorts {
   void on_signal();
   void on_tick();
   void check_timeouts(int64_t now_ns);
-  std::vector<Job*> all_jobs() const;
   void on_work_done(const JobWork* work);
   bool idle_too_long(int64_t now_ns);
 
@@ -115,6 +120,7 @@ class Daemon final : public JobPorts {
   Status check_kept_tables() const;
   uint64_t ranks_without_memory() const;
   void keep_descriptors_for_jobs() const;
+  void look_at_descriptors();
 
   // ---- neighbours.cpp ----
   void look_for_neighbours(int64_t now_ns);
@@ -128,7 +134,7 @@ class Daemon final : public JobPorts {
   Status check_memory(const Job::Options& job, bool* wait_for_memory) const;
   FillOptions fill_options(const Session& session, FillProgress* progress) const;
   void reserve(Session& session, int32_t numa_node);
-  void on_reserved(uint64_t job_id, uint32_t local_rank, Result<SessionMemory> memory,
+  void on_reserved(Job& job, uint32_t local_rank, Result<SessionMemory> memory,
                    uint64_t page_bytes);
 
   // ---- ranks_ready.cpp ----
@@ -155,6 +161,26 @@ class Daemon final : public JobPorts {
   void free_later(std::shared_ptr<Saving> saving) override;
   void over(Job& job) override;
   void free_ended();
+  template <typename Owned>
+  void free_in_background(std::shared_ptr<Owned> owned, uint64_t bytes);
+
+  // ---- lack_of_memory.cpp ----
+
+  // What lacks memory ends what asked for it and nothing else: the job, or, of what is no job's,
+  // the function alone.
+  template <typename Function>
+  void contain(Job& job, Function&& function);
+  template <typename Function>
+  static void contain(Function&& function);
+  // With every job; a verb of one that has been given up is not called. Allocates nothing.
+  template <typename Function>
+  void for_each_job(Function&& function);
+  void give_up_jobs();
+  void look_at_memory();
+  // A connection's, which is refused; or its job's, once it has a place there.
+  template <typename Function>
+  void contain_connection(int socket, Function&& function);
+  void end_for_lack_of_memory(int socket);
 
   // ---- status.cpp ----
   void drain_status();
@@ -181,14 +207,18 @@ class Daemon final : public JobPorts {
   std::vector<std::shared_ptr<Job>> ended_;  // until the handlers that may hold them have returned
   std::unordered_map<std::string, uint64_t> bound_;  // routing id -> session id
   uint64_t next_id_ = 1;
+  std::vector<pollfd> polled_;  // has room for all connections
+  uint64_t told_times_without_memory_ = 0;
+  int64_t next_memory_note_ns_ = 0;
   // Of jobs and saves that have ended, until the kernel has the memory back.
   uint64_t releasing_bytes_ = 0;
   uint64_t page_bytes_ = 0;      // obtained by the latest session
   uint64_t lost_doorbells_ = 0;  // of jobs that are over
   uint32_t refusal_lines_ = 0;   // in the log since the last tick
   uint64_t refusals_untold_ = 0;
-  bool gate_rang_ = false;  // there are counts to be taken
-  GateCounts refused_;      // since the last line about them
+  bool gate_rang_ = false;     // there are counts to be taken, or new connections
+  bool gate_watches_ = false;  // connections whose time is not over
+  GateCounts refused_;         // since the last line about them
   int64_t next_refused_note_ns_ = 0;
   uint64_t dropped_ = 0;  // messages of nobody, since the last line about them
   int64_t next_dropped_note_ns_ = 0;
@@ -217,5 +247,44 @@ class Daemon final : public JobPorts {
   std::unique_ptr<Background> folders_;  // saves and loads: minutes each, one a job
   std::unique_ptr<WorkerPool> pool_;
 };
+
+template <typename Function>
+void Daemon::contain(Job& job, Function&& function) {
+  try {
+    function();
+  } catch (const std::bad_alloc&) {
+    note_no_memory();
+    contain([&job] { job.give_up(); });
+  }
+}
+
+template <typename Function>
+void Daemon::contain(Function&& function) {
+  try {
+    function();
+  } catch (const std::bad_alloc&) {
+    note_no_memory();
+  }
+}
+
+template <typename Function>
+void Daemon::contain_connection(int socket, Function&& function) {
+  try {
+    function();
+  } catch (const std::bad_alloc&) {
+    note_no_memory();
+    contain([&] { end_for_lack_of_memory(socket); });
+  }
+}
+
+template <typename Function>
+void Daemon::for_each_job(Function&& function) {
+  for (auto at = jobs_.begin(); at != jobs_.end();) {
+    const uint64_t id = at->first;
+    Job& job = *at->second;
+    if (!job.given_up()) contain(job, [&] { function(job); });
+    at = jobs_.upper_bound(id);  // it may be over now
+  }
+}
 
 }  // namespace elixir::daemon

@@ -17,14 +17,6 @@ namespace {
 
 constexpr uint64_t kEveryRank = ~uint64_t{0};
 
-std::vector<shm::StepRecord> copy_records(const Sessions& sessions, uint32_t step) {
-  std::vector<shm::StepRecord> records;
-  for (const auto& session : sessions) {
-    records.push_back(session->memory->copy_step_record(step));
-  }
-  return records;
-}
-
 }  // namespace
 
 // Starts what can be started; at most one activity of a job is in flight.
@@ -173,7 +165,10 @@ StepViolation Job::read_groups(uint32_t chunk, uint32_t step, uint32_t n_groups)
 
 // False when a rank broke the rules; its session is then over.
 bool Job::begin_step(uint32_t step) {
-  records_ = copy_records(sessions_, step);
+  records_.clear();
+  for (const auto& session : sessions_) {
+    records_.push_back(session->memory->copy_step_record(step));
+  }
   made_for_others_ = opened_ && !same_hyperparameters(records_[0], *opened_);
   drop_early(/*all=*/made_for_others_);
   const StepViolation violation = check_post(step);
@@ -285,6 +280,7 @@ void Job::publish_verdict() const {
 void Job::work_done() {
   ELIXIR_CHECK(!over_, "work was in flight when job '{}' was over", options_.name);
   submitted_ = false;
+  if (given_up_) return give_up();
   free_retired();
   if (machine_.activity() != Activity::kLoad && !tasks_.empty()) {
     return submit_open_tasks();

@@ -84,6 +84,26 @@ void Job::stop() {
        /*finish_posted=*/true);
 }
 
+void Job::give_up() {
+  if (!std::exchange(given_up_, true)) {
+    log_warn("no_memory", "job='{}' remedy='ulimit -d, ulimit -v, vm.overcommit_memory'",
+             options_.name);
+  }
+  machine_.fail(fault_of_all(Code::kResourceExhausted, kNoRank, no_memory_left().message()),
+                /*finish_posted=*/false);
+  asked_.reset();
+  tasks_.clear();
+  if (saving_ != nullptr) {
+    saving_->cancelled.store(true, std::memory_order_relaxed);
+    saving_->snapshot->end();
+  }
+  const bool of_folder = machine_.activity() == Activity::kRestore;
+  if (machine_.activity() != Activity::kNone && !of_folder && !submitted_) {
+    machine_.finish_activity();  // nobody works at it
+  }
+  end_if_possible();
+}
+
 void Job::check_memory() {
   for (const auto& session : sessions_) {
     if (session == nullptr || session->memory == nullptr || !session->memory->lost_pages())
@@ -210,16 +230,16 @@ void Job::end_if_possible() {
   if (sums_progress_) sums_progress_->cancelled.store(true, std::memory_order_relaxed);
   if (restoring_) restoring_->progress.cancelled.store(true, std::memory_order_relaxed);
   // Nobody brings what it lacks any more. A whole one is finished: that needs no rank.
-  if (saving_ && saving_->snapshot->awaits_staging()) cancel_save();
+  if (saving_ && !given_up_ && saving_->snapshot->awaits_staging()) cancel_save();
   const bool fault_untold = machine_.fault() && !announced_;
   if ((saving_ || restoring_) && fault_untold) {
-    announced_ = true;
     announce(*machine_.fault());
+    announced_ = true;
   }
   if (machine_.activity() != Activity::kNone || reserving() || saving_) return;
   if (asked_) drop_asked(error(Code::kUnavailable, "the job ended before the save began"));
-  over_ = true;
   if (fault_untold) announce(*machine_.fault());
+  over_ = true;
   log_info("job_over", "job='{}' steps={} clean={} freed={}", options_.name, statistics_.steps,
            !machine_.fault().has_value(), reserved_bytes_);
   for (const auto& session : sessions_) {

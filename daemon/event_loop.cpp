@@ -1,5 +1,4 @@
 #include <fcntl.h>
-#include <poll.h>
 #include <signal.h>
 #include <sys/eventfd.h>
 #include <sys/file.h>
@@ -10,6 +9,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <system_error>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/host_memory.h"
@@ -36,8 +36,8 @@ constexpr int kStatusLingerMs = 100;
 constexpr int kQueuedControlMessages = 64, kQueuedStatusMessages = 2;
 constexpr uint32_t kSpareControlConnections = 64;  // beyond max_sessions
 constexpr uint32_t kStatusConnections = 64;
-constexpr int64_t kRefusedNoteNs = 1'000'000'000;
-constexpr uint64_t kProbeShareOfMemory = 8;  // the probe's buffer takes at most an eighth
+constexpr int64_t kAttachRequestNs = 30'000'000'000;  // for who has connected to send it
+constexpr uint64_t kProbeShareOfMemory = 8;           // the probe's buffer takes at most an eighth
 
 Result<UniqueFd> take_lock(const std::string& path) {
   UniqueFd lock(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
@@ -74,6 +74,7 @@ Result<std::unique_ptr<Daemon>> Daemon::start(const Config& config) {
   if (!folder.ok()) return folder.status();
   std::unique_ptr<Daemon> daemon(new Daemon(config));
   daemon->descriptors_ = DescriptorLimit::raise();
+  keep_heap_reserve();
   raise_memory_lock_limit();
   ELIXIR_RETURN_IF_ERROR(daemon->open(*folder));
   ELIXIR_RETURN_IF_ERROR(check_spare_threads(kZmqThreads + kBackgroundThreads + kTablesThreads +
@@ -160,7 +161,8 @@ void Daemon::start_threads() {
   folders_ = background(
       {.threads = kFolderThreads, .most_threads = config_.max_jobs, .niceness = kTablesNiceness});
   // The workers last: of those alone there may be fewer.
-  pool_ = std::make_unique<WorkerPool>(spread_threads(nodes_, threads), work_done_.get());
+  pool_ = std::make_unique<WorkerPool>(spread_threads(nodes_, threads), work_done_.get(),
+                                       config_.max_jobs);
 }
 
 // After the lock: both kinds of socket take over a path that is in use.
@@ -196,30 +198,10 @@ void Daemon::close_listener() {
   listener_.reset();
 }
 
-// What the gate has closed, and who was refused, since the last tick.
-void Daemon::look_at_descriptors() {
-  keep_descriptors_for_jobs();
-  refusal_lines_ = 0;
-  if (refusals_untold_ > 0) log_warn("refuse", "more={}", std::exchange(refusals_untold_, 0));
-  gate_rang_ = false;
-  const GateCounts counts = take_gate_counts();
-  refused_.beyond_connections += counts.beyond_connections;
-  refused_.beyond_descriptors += counts.beyond_descriptors;
-  refused_.broken_rules += counts.broken_rules;
-  const int64_t now_ns = monotonic_ns();
-  if (refused_.all() == 0 || now_ns < next_refused_note_ns_) return;
-  next_refused_note_ns_ = now_ns + kRefusedNoteNs;
-  log_warn(
-      "connections_closed",
-      "too_many={} no_descriptors={} limit={} bad_messages={} remedy='ulimit -n, LimitNOFILE='",
-      refused_.beyond_connections, refused_.beyond_descriptors, descriptors_.limit(),
-      refused_.broken_rules);
-  refused_ = {};
-}
-
 // What a tick is still to write in the log, though nothing else may ever happen.
 bool Daemon::has_untold() const {
-  return gate_rang_ || refused_.all() > 0 || refusals_untold_ > 0 || dropped_ > 0;
+  return times_without_memory() != told_times_without_memory_ || !has_heap_reserve() ||
+         gate_rang_ || gate_watches_ || refused_.all() > 0 || refusals_untold_ > 0 || dropped_ > 0;
 }
 
 int Daemon::run() {
@@ -239,7 +221,8 @@ int Daemon::run() {
     const int64_t now_ns = monotonic_ns();
     if (now_ns >= next_tick_ns_) {
       next_tick_ns_ = now_ns + kTickNs;
-      on_tick();
+      contain([this] { on_tick(); });
+      give_up_jobs();
       free_ended();
       if (stop_ns_ != 0 && now_ns - stop_ns_ > kFolderPatienceNs) leave_hung_folders();
     }
@@ -257,7 +240,8 @@ int Daemon::run() {
 }
 
 void Daemon::serve_once() {
-  std::vector<pollfd> entries;
+  std::vector<pollfd>& entries = polled_;
+  entries.clear();
   const auto watch = [&](int fd) { entries.push_back({fd, POLLIN, 0}); };
   for (const int fd :
        {signals_.get(), work_done_.get(), background_done_.get(), control_->fd(),
@@ -281,14 +265,14 @@ void Daemon::serve_once() {
   if (entries[1].revents != 0) {
     document_.clear();
     drain(work_done_.get());
-    for (JobWork* work : pool_->take_done()) on_work_done(work);
+    while (const JobWork* work = pool_->take_done()) on_work_done(work);
   }
   if (entries[2].revents != 0) {
     document_.clear();
     drain(background_done_.get());
     background_->run_finished();
     tables_->run_finished();
-    for (Job* job : all_jobs()) job->saving_moved();
+    for_each_job([](Job& job) { job.saving_moved(); });
     folders_->run_finished();
   }
   if (entries[6].revents != 0) {
@@ -299,13 +283,14 @@ void Daemon::serve_once() {
   drain_control();
   drain_status();
   for (size_t i = first_connection; i < entries.size(); i += 2) {
-    if (entries[i + 1].revents != 0) {
-      on_process_end(entries[i].fd);
-    } else if (entries[i].revents != 0) {
-      read_connection(entries[i].fd);
-    }
+    const int socket = entries[i].fd;
+    const bool ended = entries[i + 1].revents != 0;
+    if (!ended && entries[i].revents == 0) continue;
+    contain_connection(socket,
+                       [&] { ended ? on_process_end(socket) : (void)read_connection(socket); });
   }
-  if (entries[5].revents != 0) accept_connections();
+  if (entries[5].revents != 0) contain([this] { accept_connections(); });
+  give_up_jobs();
   free_ended();
 }
 
@@ -314,13 +299,13 @@ void Daemon::on_signal() {
   while (::read(signals_.get(), &info, sizeof info) == sizeof info) {
     log_info("signal", "signal={} from_pid={}", info.ssi_signo, info.ssi_pid);
     if (++exit_signal_count_ > 1) {
-      remove_sockets();
+      contain([this] { remove_sockets(); });
       ::_exit(128 + static_cast<int>(info.ssi_signo));
     }
     stopping_ = true;
     stop_ns_ = monotonic_ns();
     close_listener();
-    for (Job* job : all_jobs()) job->stop();
+    for_each_job([](Job& job) { job.stop(); });
   }
 }
 
@@ -328,19 +313,22 @@ void Daemon::on_tick() {
   accepting_ = true;
   look_at_descriptors();
   tell_dropped();
+  look_at_memory();
   // Doorbells may get lost with a ZeroMQ connection; shared memory is the truth.
-  for (Job* job : all_jobs()) {
-    job->check_memory();
-    job->look_at_everything();
-    send_owed(*job);
-    job->tell_folder_progress();
-    job->say_what_stands_still(monotonic_ns());
-    job->say_what_is_being_reserved(monotonic_ns());
-    say_who_waits(*job, monotonic_ns());
-  }
-  look_for_swapped(monotonic_ns());
-  look_for_neighbours(monotonic_ns());
-  check_timeouts(monotonic_ns());
+  for_each_job([this](Job& job) {
+    job.check_memory();
+    job.look_at_everything();
+    send_owed(job);
+    job.tell_folder_progress();
+    contain([&job] {  // of what changes nothing
+      job.say_what_stands_still(monotonic_ns());
+      job.say_what_is_being_reserved(monotonic_ns());
+      say_who_waits(job, monotonic_ns());
+    });
+  });
+  contain([this] { look_for_swapped(monotonic_ns()); });
+  contain([this] { look_for_neighbours(monotonic_ns()); });
+  contain([this] { check_timeouts(monotonic_ns()); });
 }
 
 void Daemon::check_timeouts(int64_t now_ns) {
@@ -348,35 +336,31 @@ void Daemon::check_timeouts(int64_t now_ns) {
   std::vector<int> silent;
   for (const auto& [socket, connection] : connections_) {
     const bool is_read = connection.attempt && !connection.attempt->waits_for_memory;
-    if (connection.session_id == 0 && !is_read && now_ns - connection.accepted_ns > limit_ns) {
+    const int64_t its_limit_ns =
+        connection.attempt ? limit_ns : std::min(limit_ns, kAttachRequestNs);
+    if (connection.session_id == 0 && !is_read && now_ns - connection.accepted_ns > its_limit_ns) {
       silent.push_back(socket);
     }
   }
   for (const int socket : silent) {
     Connection& connection = connections_[socket];
-    refuse(connection,
-           connection.attempt
-               ? error(Code::kResourceExhausted,
-                       "the memory of other jobs did not become free within {} s "
-                       "(--attach-timeout-s raises it)",
-                       config_.attach_timeout_s)
-               : error(Code::kTimedOut, "no AttachRequest within {} s", config_.attach_timeout_s));
+    refuse(connection, connection.attempt
+                           ? error(Code::kResourceExhausted,
+                                   "the memory of other jobs did not become free within {} s "
+                                   "(--attach-timeout-s raises it)",
+                                   config_.attach_timeout_s)
+                           : error(Code::kTimedOut, "no AttachRequest within {} s",
+                                   std::min(limit_ns, kAttachRequestNs) / 1'000'000'000));
   }
-  for (Job* job : all_jobs()) job->check_timeout(now_ns, config_.attach_timeout_s);
-}
-
-// A copy: what is done with a job may end it.
-std::vector<Job*> Daemon::all_jobs() const {
-  std::vector<Job*> jobs;
-  for (const auto& [id, job] : jobs_) jobs.push_back(job.get());
-  return jobs;
+  for_each_job([&](Job& job) { job.check_timeout(now_ns, config_.attach_timeout_s); });
 }
 
 void Daemon::on_work_done(const JobWork* work) {
   const auto found = std::find_if(jobs_.begin(), jobs_.end(),
                                   [&](const auto& entry) { return entry.second->work() == work; });
   ELIXIR_CHECK(found != jobs_.end(), "work done for a job that is gone");
-  found->second->work_done();
+  Job& job = *found->second;
+  contain(job, [&job] { job.work_done(); });
 }
 
 bool Daemon::idle_too_long(int64_t now_ns) {

@@ -4,11 +4,13 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <system_error>
+#include <exception>
+#include <new>
 #include <thread>
 
 #include "base/mutex.h"
 #include "base/processors.h"
+#include "daemon/heap_reserve.h"
 #include "daemon/topology.h"
 
 namespace elixir::daemon {
@@ -49,6 +51,21 @@ class Fill {
 
   // Any thread: fills pieces until none is left, one failed, or nobody wants them.
   void run() {
+    try {
+      fill_pieces();
+    } catch (const std::bad_alloc&) {
+      note_no_memory();
+      fail(no_memory_left());
+    }
+  }
+
+  Status status() {
+    const MutexLock lock(mutex_);
+    return status_;
+  }
+
+ private:
+  void fill_pieces() {
     while (!over_.load(std::memory_order_relaxed)) {
       const size_t taken = next_.fetch_add(1, std::memory_order_relaxed);
       if (taken >= pieces_.size()) return;
@@ -61,12 +78,6 @@ class Fill {
     }
   }
 
-  Status status() {
-    const MutexLock lock(mutex_);
-    return status_;
-  }
-
- private:
   Status may_go_on(size_t piece) const {
     if (options_.progress != nullptr &&
         options_.progress->cancelled.load(std::memory_order_relaxed)) {
@@ -75,9 +86,9 @@ class Fill {
     return piece % (kRoomBytes / kFillPieceBytes) == 0 ? options_.check_room() : Status();
   }
 
-  void fail(const Status& status) {
+  void fail(Status status) {
     const MutexLock lock(mutex_);
-    if (status_.ok()) status_ = status;
+    if (status_.ok()) status_ = std::move(status);
     over_.store(true, std::memory_order_relaxed);
     if (options_.progress != nullptr)
       options_.progress->failed.store(true, std::memory_order_relaxed);
@@ -109,8 +120,8 @@ Status fill_segments(std::span<const shm::Segment* const> segments, const FillOp
         fill.run();
       });
     }
-  } catch (const std::system_error&) {
-    // The system has no more threads to give: those that run are enough, or this one is.
+  } catch (const std::exception&) {
+    // There are no more threads to be had: those that run are enough, or this one is.
   }
   if (threads.empty()) fill.run();
   for (std::thread& thread : threads) thread.join();

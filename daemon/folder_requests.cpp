@@ -98,7 +98,7 @@ Status Daemon::read_save(Session& rank, const shm::SaveFolder& message, shm::Pac
   struct Reading {
     SavePart part;
     UniqueFd details;
-    Status status;
+    Status status = no_memory_left();  // until they are read
   };
   const auto reading = std::make_shared<Reading>();
   reading->part.number = message.number;
@@ -110,9 +110,10 @@ Status Daemon::read_save(Session& rank, const shm::SaveFolder& message, shm::Pac
   if (has_lock) reading->part.lock = std::move(packet.fds[next++]);
   if (has_staging) ELIXIR_RETURN_IF_ERROR(check_memfd(reading->part.staging.get()));
   const uint64_t free = message.details_bytes == 0 ? 0 : free_bytes();
-  details_bytes_ += message.details_bytes;
+  const bool has_memory = has_heap_reserve();
   tables_->start(
-      [reading, message, free] {
+      [reading, message, free, has_memory] {
+        if (!has_memory) return;  // for JSON (daemon/status.cpp)
         if (message.details_bytes > free) {
           reading->status =
               error(Code::kResourceExhausted,
@@ -128,13 +129,16 @@ Status Daemon::read_save(Session& rank, const shm::SaveFolder& message, shm::Pac
       [this, reading, message, id = rank.id] {
         details_bytes_ -= message.details_bytes;
         Session* const session = session_of(id);
-        if (session == nullptr) return;
-        if (reading->status.ok()) {
-          session->job->heard_save(*session, message, std::move(reading->part));
-        } else {
-          session->job->heard_save(*session, message, reading->status);
-        }
+        if (session == nullptr || session->job->given_up()) return;
+        contain(*session->job, [&] {
+          if (reading->status.ok()) {
+            session->job->heard_save(*session, message, std::move(reading->part));
+          } else {
+            session->job->heard_save(*session, message, reading->status);
+          }
+        });
       });
+  details_bytes_ += message.details_bytes;
   return Status();
 }
 
@@ -149,23 +153,26 @@ Status Daemon::read_load(Session& rank, const shm::LoadFolder& message, shm::Pac
   ELIXIR_RETURN_IF_ERROR(check_folder(packet.fds[0].get()));
   struct Reading {
     UniqueFd folder, details;
-    Result<checkpoints::Details> read = error(Code::kInternal, "not read yet");
+    Result<checkpoints::Details> read = no_memory_left();  // until they are read
   };
   const auto reading = std::make_shared<Reading>();
   reading->folder = std::move(packet.fds[0]);
   reading->details = std::move(packet.fds[1]);
-  details_bytes_ += message.details_bytes;
   tables_->start(
-      [reading, bytes = message.details_bytes] {
+      [reading, bytes = message.details_bytes, has_memory = has_heap_reserve()] {
+        if (!has_memory) return;
         reading->read = checkpoints::read_details(reading->details.get(), bytes);
       },
       [this, reading, message, id = rank.id] {
         details_bytes_ -= message.details_bytes;
         Session* const session = session_of(id);
-        if (session == nullptr) return;
-        session->job->heard_load(*session, message, std::move(reading->read),
-                                 std::move(reading->folder));
+        if (session == nullptr || session->job->given_up()) return;
+        contain(*session->job, [&] {
+          session->job->heard_load(*session, message, std::move(reading->read),
+                                   std::move(reading->folder));
+        });
       });
+  details_bytes_ += message.details_bytes;
   return Status();
 }
 
@@ -179,8 +186,9 @@ void Daemon::start_save(Job& job, std::shared_ptr<Saving> saving) {
                   [this, id = job.options().id] {
                     const auto found = jobs_.find(id);
                     ELIXIR_CHECK(found != jobs_.end(), "a job ended before its save");
-                    found->second->save_over();
-                    retry_waiting();
+                    Job& of = *found->second;
+                    contain(of, [&of] { of.save_over(); });
+                    contain([this] { retry_waiting(); });
                   });
 }
 
@@ -190,21 +198,12 @@ void Daemon::start_restore(Job& job, std::shared_ptr<Restoring> restoring) {
                   [this, id = job.options().id] {
                     const auto found = jobs_.find(id);
                     ELIXIR_CHECK(found != jobs_.end(), "a job ended before its load");
-                    found->second->restore_over();
+                    Job& of = *found->second;
+                    contain(of, [&of] { of.restore_over(); });
                   });
 }
 
 uint64_t Daemon::free_bytes() { return room_for_jobs().available_bytes; }
-
-void Daemon::free_later(std::shared_ptr<Saving> saving) {
-  const uint64_t bytes = saving->there_bytes();
-  releasing_bytes_ += bytes;
-  background_->start([last = std::move(saving)]() mutable { last.reset(); },
-                     [this, bytes] {
-                       releasing_bytes_ -= bytes;
-                       retry_waiting();
-                     });
-}
 
 // elixird was stopped, and nothing is left but threads whose folders do not answer: nobody can end
 // them but with the process, and of a system call that no signal ends, nobody at all. Their ranks

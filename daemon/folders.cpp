@@ -4,58 +4,19 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/units.h"
 #include "checkpoint/file_plan.h"
+#include "daemon/folder_results.h"
 #include "daemon/job.h"
-#include "shm/futex.h"
 
 namespace elixir::daemon {
 
 // ---- what a rank hears ----
-
-void Job::hear(Session& session, uint32_t number, const Status& status) {
-  if (session.memory == nullptr) return;
-  shm::FolderResult& result = session.memory->folder_result(number);
-  result.number = number;
-  result.refused = status.ok() ? 0 : 1;
-  result.code = static_cast<uint32_t>(status.code());
-  result.bytes.store(0, std::memory_order_relaxed);
-  result.done_bytes.store(0, std::memory_order_relaxed);
-  shm::set_text(result.text, status.message());
-  if (!status.ok())
-    end_request(session, number, status, {});  // nothing is written once it is heard
-  shm::ControlHeader& header = session.memory->header();
-  // Release: the result; partner: the trainer's acquire of heard_request.
-  header.heard_request.store(number, std::memory_order_release);
-  shm::fence_before_wakes();
-  shm::wake_waiters(header.heard_request, header.waiters);
-}
-
-// Requests may end in another order than they came in: ended_request says up to which all have.
-void Job::end_request(Session& session, uint32_t number, const Status& status,
-                      const FolderOutcome& outcome) {
-  shm::FolderResult& result = session.memory->folder_result(number);
-  result.code = static_cast<uint32_t>(status.code());
-  result.step = outcome.step;
-  result.shadow_bytes = outcome.shadow_bytes;
-  result.shadow_peak_bytes = outcome.shadow_peak_bytes;
-  result.stall_ns = outcome.stall_ns;
-  result.write_ns = outcome.write_ns;
-  result.bytes.store(outcome.bytes, std::memory_order_relaxed);
-  result.done_bytes.store(outcome.bytes, std::memory_order_relaxed);
-  shm::set_text(result.text, status.message());
-  session.over_early.push_back(number);
-  while (std::erase(session.over_early, session.requests_over + 1) > 0) ++session.requests_over;
-  shm::ControlHeader& header = session.memory->header();
-  // Release: the result; partner: the trainer's acquire of ended_request.
-  header.ended_request.store(session.requests_over, std::memory_order_release);
-  shm::fence_before_wakes();
-  shm::wake_waiters(header.ended_request, header.waiters);
-}
 
 void Job::tell_folder_progress() {
   const auto tell = [](const Session& session, uint32_t number, uint64_t done, uint64_t all) {
@@ -110,7 +71,7 @@ void Job::heard_load(Session& session, const shm::LoadFolder& message,
   if (!status.ok()) {
     log_warn("load_refused", "job='{}' rank={} text='{}'", options_.name, session.rank,
              status.message());
-    return hear(session, message.number, status);
+    return tell_heard(session, message.number, status);
   }
   restoring_ = std::make_shared<Restoring>();
   restoring_->number = message.number;
@@ -127,7 +88,7 @@ void Job::heard_load(Session& session, const shm::LoadFolder& message,
   for (const auto& other : sessions_) {
     restoring_->ranks.push_back({other->memory.get(), other->rank});
   }
-  hear(session, message.number, Status());
+  tell_heard(session, message.number, Status());
   advance();
 }
 
@@ -156,7 +117,12 @@ void Job::begin_restore() {
   left_out_.reset();
   restoring_->slots = slots_;
   log_info("load_begun", "job='{}' folder='{}'", options_.name, restoring_->path);
-  ports_.start_restore(*this, restoring_);
+  try {
+    ports_.start_restore(*this, restoring_);
+  } catch (const std::bad_alloc&) {
+    machine_.finish_restore(/*restored=*/false);  // give_up() waits for none that was not started
+    throw;
+  }
 }
 
 void Job::restore_over() {
@@ -165,6 +131,7 @@ void Job::restore_over() {
   const JobPhase before = phase();
   const Status& status = restoring->status;
   machine_.finish_restore(status.ok());
+  if (given_up_) return give_up();
   FolderOutcome outcome;
   outcome.step = restoring->step;
   outcome.bytes = restoring->progress.bytes.load(std::memory_order_relaxed);
@@ -182,7 +149,7 @@ void Job::restore_over() {
              status.message());
   }
   Session& session = *sessions_[0];
-  end_request(session, restoring->number, status, outcome);
+  tell_ended(session, restoring->number, status, outcome);
   if (!status.ok() && before == JobPhase::kTraining && restoring->touched) {
     fail(
         fault_of_all(status.code(), session.local_rank,

@@ -35,6 +35,10 @@ Job::Job(Options options, JobPorts* ports)
       slots_(options_.shape),
       early_(options_.shape.n_chunks),
       swings_(options_.shape, local_ranks()) {
+  for (auto* records : {&records_, &open_records_, &statistics_.records_last}) {
+    records->reserve(local_ranks());
+  }
+  held_slots_.reserve(options_.shape.n_spare_slots);
   tasks_.reserve(options_.shape.n_chunks);
   moved_.reserve(options_.shape.n_spare_slots);
   for (auto* chunks : {&opened_swings_, &published_swings_}) {
@@ -55,6 +59,7 @@ Result<Session*> Job::claim(Session session) {
   ELIXIR_RETURN_IF_ERROR(machine_.claim(session.local_rank, session.rank));
   std::unique_ptr<Session>& place = sessions_[session.local_rank];
   session.job = this;
+  session.over_early.reserve(shm::kFolderRing);
   place = std::make_unique<Session>(std::move(session));
   return place.get();
 }
@@ -62,6 +67,7 @@ Result<Session*> Job::claim(Session session) {
 void Job::reserved(Session& session, Result<SessionMemory> memory) {
   ELIXIR_CHECK(session.reservation.has_value(), "nothing was reserved for rank {}", session.rank);
   const Reservation reservation = *std::exchange(session.reservation, std::nullopt);
+  if (given_up_) return give_up();
   if (memory.ok()) {
     session.memory = std::make_unique<SessionMemory>(std::move(*memory));
     session.moved();
@@ -217,6 +223,7 @@ void Job::sums_filled(const Status& status) {
   ELIXIR_CHECK(sums_progress_ != nullptr && !over_, "nobody filled the sums of job '{}'",
                options_.name);
   sums_progress_.reset();
+  if (given_up_) return give_up();
   if (status.ok()) {
     has_sums_ = true;
     for (const auto& session : sessions_) session->memory->sums_filled();

@@ -74,12 +74,6 @@ struct SaveMemory {
   uint64_t bytes = 0, there_bytes = 0;  // that may be, and is
 };
 
-// What FolderResult says beside code and text.
-struct FolderOutcome {
-  uint64_t bytes = 0, step = 0, shadow_bytes = 0, shadow_peak_bytes = 0;
-  uint64_t stall_ns = 0, write_ns = 0;
-};
-
 // What status reports of folders that were saved.
 struct SaveStatistics {
   uint64_t published = 0, failed = 0, dropped = 0;
@@ -201,6 +195,14 @@ class Job {
   void detach(Session& session);
   // elixird was stopped.
   void stop();
+  // A verb has run out of memory in its midst, so that nothing here need be as it should. From here
+  // on no verb is called but those that hear of an end (reserved, work_done, sums_filled,
+  // save_over, restore_over), leave() and this one, which tells the ranks and ends the job when
+  // nothing uses its memory any more. Needs none itself; again is harmless.
+  void give_up();
+  bool given_up() const { return given_up_; }
+  // The rank has gone, whatever it has not said.
+  void leave(Session& session) { close(session); }
   // Ends the job when a rank's memory is not what it was (SessionMemory::lost_pages).
   void check_memory();
   // Goes on looking, in `bytes` of its memory, for what the system has swapped out.
@@ -311,10 +313,9 @@ class Job {
   void drop_asked(const Status& why);
   Holds look_at_saves();
   void begin_save();
+  std::shared_ptr<Saving> make_saving();
+  void tell_saved(const Saving& saving);
   void begin_restore();
-  void hear(Session& session, uint32_t number, const Status& status);
-  void end_request(Session& session, uint32_t number, const Status& status,
-                   const FolderOutcome& outcome);
   void tell_staged();
   void count_hold(bool held);
   void free_retired();
@@ -349,6 +350,7 @@ class Job {
   std::shared_ptr<FillProgress> sums_progress_;  // while they are being filled
   bool rang_ahead_ = false;                      // doorbells of a step that is not awaited yet
   bool over_ = false;
+  bool given_up_ = false;
   std::vector<const SessionMemory*> memories_;  // by local rank, from begin_work() on
   std::unique_ptr<ParameterUpdates> updates_;
   std::unique_ptr<JobWork> work_;
@@ -360,7 +362,7 @@ class Job {
   // The step in flight, or, of an open one, the one that comes next.
   StepStage stage_ = StepStage::kTaking;
   StepWork step_work_;
-  std::vector<shm::StepRecord> records_;  // copies, by rank
+  std::vector<shm::StepRecord> records_, open_records_;  // copies, by rank
   // Immediate and early updates: what the ranks had announced when the first chunk was ready.
   std::optional<shm::StepRecord> opened_;
   bool made_for_others_ = false;  // early updates of the step, with hyperparameters of before

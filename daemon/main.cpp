@@ -1,6 +1,8 @@
 #include <signal.h>
 #include <sys/stat.h>
 
+#include <new>
+
 #include "base/cli.h"
 #include "base/log.h"
 #include "daemon/config.h"
@@ -32,7 +34,11 @@ int main(int argc, char** argv) {
   ::umask(0077);  // sockets and lock are for this user
   block_signals();
   init_log("elixird", config.log_level, /*drops=*/true);
-  Result<std::unique_ptr<daemon::Daemon>> started = daemon::Daemon::start(config);
+  Result<std::unique_ptr<daemon::Daemon>> started = no_memory_left();
+  try {
+    started = daemon::Daemon::start(config);
+  } catch (const std::bad_alloc&) {
+  }
   if (!started.ok()) return report_failure(app, started.status());
   return (*started)->run();
 }

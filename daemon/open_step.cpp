@@ -25,9 +25,10 @@ StepViolation check_open_steps(const Sessions& sessions, const GradTracker& trac
 }
 
 // One of an absent rank counts as another's.
-std::vector<shm::StepRecord> copy_open_records(const Sessions& sessions, const GradTracker& tracker,
-                                               uint32_t step) {
-  std::vector<shm::StepRecord> records;
+void copy_open_records(const Sessions& sessions, const GradTracker& tracker, uint32_t step,
+                       std::vector<shm::StepRecord>* copies) {
+  std::vector<shm::StepRecord>& records = *copies;
+  records.clear();
   for (const auto& session : sessions) {
     records.push_back(session->memory->copy_step_record(step));
   }
@@ -36,7 +37,6 @@ std::vector<shm::StepRecord> copy_open_records(const Sessions& sessions, const G
   for (uint32_t rank = 0; rank < records.size(); ++rank) {
     if (tracker.absent(rank)) records[rank] = records[present];
   }
-  return records;
 }
 
 }  // namespace
@@ -46,7 +46,8 @@ std::vector<shm::StepRecord> copy_open_records(const Sessions& sessions, const G
 StepViolation Job::open_step(uint32_t step) {
   if (opened_) return {};
   StepViolation violation = check_open_steps(sessions_, tracker_, step);
-  const std::vector<shm::StepRecord> records = copy_open_records(sessions_, tracker_, step);
+  copy_open_records(sessions_, tracker_, step, &open_records_);
+  const std::vector<shm::StepRecord>& records = open_records_;
   if (violation.text.empty()) {
     violation = check_step_records(records, step, options_.shape.n_moments);
   }

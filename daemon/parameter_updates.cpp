@@ -16,6 +16,7 @@ ParameterUpdates::ParameterUpdates(const shm::Shape& shape,
       steps_(0) {
   ELIXIR_CHECK(places.size() >= shape.n_parameters, "{} parameters, {} places", shape.n_parameters,
                places.size());
+  words_.reserve(shards.size());
   std::vector<std::pair<uint32_t, Start>> order;  // with its chunk
   for (uint32_t i = 0; i < shape.n_parameters; ++i) {
     if (places[i].chunk >= shape.n_chunks) continue;  // placed on the GPU
@@ -122,11 +123,11 @@ void ParameterUpdates::set_updates(uint32_t parameter, uint64_t count) {
 }
 
 void ParameterUpdates::begin(const shm::StepRecord& record, uint64_t number, double grad_scale) {
-  std::vector<optim::AdamOptions> groups;
+  groups_.clear();
   for (uint32_t group = 0; group < record.n_groups; ++group) {
-    groups.push_back(adam_options(record, group));
+    groups_.push_back(adam_options(record, group));
   }
-  steps_.begin(std::move(groups), number, grad_scale);
+  steps_.begin(groups_, number, grad_scale);
 }
 
 void ParameterUpdates::update(uint32_t chunk) {

@@ -92,6 +92,7 @@ class ParameterUpdates {
   std::vector<const shm::GradGroup*> words_;
   uint32_t words_of_step_ = 0;  // none: steps count from 1
   optim::ParameterSteps steps_;
+  std::vector<optim::AdamOptions> groups_;  // of the step
 };
 
 }  // namespace elixir::daemon

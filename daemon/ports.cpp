@@ -1,5 +1,8 @@
 // What jobs ask of the event loop: the workers, the ways to a rank, and an end.
 
+#include <new>
+#include <utility>
+
 #include "base/log.h"
 #include "daemon/daemon.h"
 #include "shm/peer_bytes.h"
@@ -28,7 +31,7 @@ void Daemon::tell(const Session& session, const Status& why, uint32_t cause) {
   shm::SessionFault message{};
   message.code = static_cast<uint32_t>(why.code());
   message.rank = cause;
-  shm::set_text(message.text, why.message());
+  shm::set_text(message.text, told(why));
   // A peer that does not take it finds the fault in its control header.
   [[maybe_unused]] const Status sent = shm::send_message(session.socket, message, {}, 0);
 }
@@ -37,6 +40,29 @@ void Daemon::close(int socket) {
   // Closing with unread packets would make the peer see an error before our last message.
   shm::empty_connection(socket);
   connections_.erase(socket);
+}
+
+// Unmapping gigabytes takes long: not on the event loop, but where there is no memory for a task.
+template <typename Owned>
+void Daemon::free_in_background(std::shared_ptr<Owned> owned, uint64_t bytes) {
+  const auto freed = [this, bytes] {
+    ELIXIR_CHECK(bytes <= releasing_bytes_, "{} bytes freed, {} to be", bytes, releasing_bytes_);
+    releasing_bytes_ -= bytes;
+    contain([this] { retry_waiting(); });
+  };
+  try {
+    background_->start([last = std::move(owned)]() mutable { last.reset(); }, freed);
+  } catch (const std::bad_alloc&) {  // it went with the task
+    note_no_memory();
+    freed();
+  }
+}
+
+// Of a save's copies.
+void Daemon::free_later(std::shared_ptr<Saving> saving) {
+  const uint64_t bytes = saving->there_bytes();
+  releasing_bytes_ += bytes;
+  free_in_background(std::move(saving), bytes);
 }
 
 // From here on nobody finds the job; its memory goes once the handlers in progress have returned.
@@ -54,16 +80,11 @@ void Daemon::over(Job& job) {
 }
 
 void Daemon::free_ended() {
-  for (std::shared_ptr<Job>& job : std::exchange(ended_, {})) {
+  while (!ended_.empty()) {
+    std::shared_ptr<Job> job = std::move(ended_.back());
+    ended_.pop_back();
     const uint64_t bytes = job->need_bytes();
-    // Unmapping gigabytes takes long: not here.
-    background_->start([last = std::move(job)]() mutable { last.reset(); },
-                       [this, bytes] {
-                         ELIXIR_CHECK(bytes <= releasing_bytes_, "{} bytes freed, {} to be", bytes,
-                                      releasing_bytes_);
-                         releasing_bytes_ -= bytes;
-                         retry_waiting();
-                       });
+    free_in_background(std::move(job), bytes);
   }
 }
 

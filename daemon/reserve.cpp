@@ -130,29 +130,33 @@ void Daemon::reserve(Session& session, int32_t numa_node) {
   session.memory_node =
       groups.size() > 1 || nodes_.size() > 1 ? groups[session.worker_group].node : -1;
   const bool sums = job.rules.sums_all();
-  session.reservation = Reservation{.bytes = job.rank_bytes(sums),
-                                    .since_ns = monotonic_ns(),
-                                    .progress = std::make_shared<FillProgress>()};
-  SessionMemory::Options options{
-      .shape = job.shape,
-      .session_id = session.id,
-      .rank = session.rank,
-      .numa_node = session.memory_node,
-      .sums = sums,
-      .fill = fill_options(session, session.reservation->progress.get())};
+  Reservation reservation{.bytes = job.rank_bytes(sums),
+                          .since_ns = monotonic_ns(),
+                          .progress = std::make_shared<FillProgress>()};
+  SessionMemory::Options options{.shape = job.shape,
+                                 .session_id = session.id,
+                                 .rank = session.rank,
+                                 .numa_node = session.memory_node,
+                                 .sums = sums,
+                                 .fill = fill_options(session, reservation.progress.get())};
   struct Outcome {
-    Result<SessionMemory> memory = error(Code::kInternal, "not reserved yet");
+    Result<SessionMemory> memory = no_memory_left();  // until it is reserved
     uint64_t page_bytes = 0;
   };
   const auto outcome = std::make_shared<Outcome>();
   background_->start(
-      [outcome, options, progress = session.reservation->progress] {
+      [outcome, options, progress = reservation.progress] {
         outcome->memory = SessionMemory::create(options);
         if (outcome->memory.ok()) outcome->page_bytes = outcome->memory->state().page_bytes();
       },
       [this, outcome, job_id = job.id, local_rank = session.local_rank] {
-        on_reserved(job_id, local_rank, std::move(outcome->memory), outcome->page_bytes);
+        Job& of = *jobs_.at(job_id);  // a job does not end while it is reserving
+        contain(of, [&] {
+          on_reserved(of, local_rank, std::move(outcome->memory), outcome->page_bytes);
+        });
+        contain([this] { retry_waiting(); });
       });
+  session.reservation = std::move(reservation);  // somebody is at it
 }
 
 // The job does not end while this is on its way.
@@ -165,6 +169,7 @@ void Daemon::fill_sums(Job& job, std::shared_ptr<FillProgress> progress) {
   };
   std::vector<Part> parts;
   const auto outcome = std::make_shared<Status>();
+  const auto over = std::make_shared<bool>(false);
   if (need_bytes <= room.available_bytes) {
     for (const auto& session : job.sessions()) {
       ELIXIR_CHECK(session != nullptr && session->memory != nullptr,
@@ -182,14 +187,16 @@ void Daemon::fill_sums(Job& job, std::shared_ptr<FillProgress> progress) {
               room.limit);
   }
   background_->start(
-      [parts = std::move(parts), outcome, progress = std::move(progress)] {
+      [parts = std::move(parts), outcome, over, progress = std::move(progress)] {
         for (const Part& part : parts) {
           if (outcome->ok()) *outcome = fill_segments({&part.sums, 1}, part.options);
         }
+        *over = true;
       },
-      [this, outcome, job_id = job.options().id] {
-        jobs_.at(job_id)->sums_filled(*outcome);
-        retry_waiting();
+      [this, outcome, over, job_id = job.options().id] {
+        Job& of = *jobs_.at(job_id);
+        contain(of, [&] { of.sums_filled(*over ? *outcome : no_memory_left()); });
+        contain([this] { retry_waiting(); });
       });
 }
 
@@ -199,15 +206,14 @@ void Daemon::look_for_swapped(int64_t now_ns) {
     next_swap_ns_ = now_ns + kSwapNs;
     used_swap_bytes_ = used_swap_bytes();
   }
-  for (const auto& [id, job] : jobs_) {
-    if (used_swap_bytes_ == 0 && job->swapped_bytes() == 0) continue;
-    job->look_for_swapped(kLookedAtBytes / jobs_.size());
-  }
+  for_each_job([this](Job& job) {
+    if (used_swap_bytes_ == 0 && job.swapped_bytes() == 0) return;
+    contain([&] { job.look_for_swapped(kLookedAtBytes / jobs_.size()); });
+  });
 }
 
-void Daemon::on_reserved(uint64_t job_id, uint32_t local_rank, Result<SessionMemory> memory,
+void Daemon::on_reserved(Job& job, uint32_t local_rank, Result<SessionMemory> memory,
                          uint64_t page_bytes) {
-  Job& job = *jobs_.at(job_id);  // a job does not end while it is reserving
   ELIXIR_CHECK(job.sessions().at(local_rank) != nullptr &&
                    job.sessions()[local_rank]->reservation.has_value(),
                "memory comes for local rank {} of job '{}', which awaits none", local_rank,
@@ -220,7 +226,6 @@ void Daemon::on_reserved(uint64_t job_id, uint32_t local_rank, Result<SessionMem
                               memory_room("", config_.memory_room_bytes));
   }
   job.reserved(session, std::move(memory));
-  retry_waiting();
   if (job.phase() == JobPhase::kEnding) return;
   session.owed = Owed::kAttachReply;
   send_owed(job);

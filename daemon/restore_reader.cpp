@@ -8,6 +8,7 @@
 #include "base/units.h"
 #include "checkpoint/load_plan.h"
 #include "checkpoint/stored_folder.h"
+#include "daemon/heap_reserve.h"
 #include "daemon/left_out.h"
 #include "daemon/saving.h"
 #include "optim_cpu/master.h"
@@ -164,7 +165,8 @@ void read_restore(Restoring& restoring) {
   try {
     restoring.status = read_into(restoring);
   } catch (const std::bad_alloc&) {
-    restoring.status = error(Code::kResourceExhausted, "elixird has no memory left to load with");
+    note_no_memory();
+    restoring.status = no_memory_left();
   }
   restoring.folder.reset();  // here: its file system may not answer
 }

@@ -20,6 +20,7 @@
 #include "checkpoint/file_plan.h"
 #include "checkpoint/folder_calls.h"
 #include "checkpoint/new_folder.h"
+#include "daemon/heap_reserve.h"
 #include "daemon/left_out.h"
 #include "daemon/pace.h"
 #include "daemon/save_parts.h"
@@ -144,7 +145,7 @@ class Writer {
         be_nice();
         saving_.snapshot->take_shadow_memory();
       });
-    } catch (const std::system_error&) {
+    } catch (const std::exception&) {
       // Those that there are do it all.
     }
     help();
@@ -164,7 +165,8 @@ class Writer {
         if (hand.put_back || saving_.snapshot->written(item->chunk)) wake();
       }
     } catch (const std::bad_alloc&) {
-      fail(error(Code::kResourceExhausted, "elixird has no memory left to save with"));
+      note_no_memory();
+      fail(no_memory_left());
     }
   }
 
@@ -348,10 +350,10 @@ class Writer {
   }
 
   // Updates that wait for it go on at once, and the other writers end.
-  void fail(const Status& status) {
+  void fail(Status status) {
     {
       const MutexLock lock(mutex_);
-      if (failure_.ok()) failure_ = status;
+      if (failure_.ok()) failure_ = std::move(status);
     }
     saving_.cancelled.store(true);
     saving_.snapshot->end();
@@ -380,7 +382,8 @@ void write_save(Saving& saving) {
   try {
     saving.status = Writer(saving).write();
   } catch (const std::bad_alloc&) {
-    saving.status = error(Code::kResourceExhausted, "elixird has no memory left to save with");
+    note_no_memory();
+    saving.status = no_memory_left();
   }
   saving.snapshot->end();
   for (SavePart& part : saving.parts) part.close_folder();

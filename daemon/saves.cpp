@@ -2,34 +2,58 @@
 // finished, and is written by background threads (daemon/saving.h).
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "daemon/folder_results.h"
+#include "daemon/heap_reserve.h"
 #include "daemon/job.h"
 #include "shm/futex.h"
 
 namespace elixir::daemon {
-
 namespace {
 
-// What elixird knows of it, beside what rank 0 has told.
-void complete_manifest(Saving& saving, uint64_t applied,
-                       const std::optional<checkpoints::LeftOut>& left_out) {
-  checkpoints::Manifest& manifest = saving.manifest;
-  manifest = saving.parts[0].details.manifest;
+FolderOutcome outcome_of(const Saving& saving) {
+  FolderOutcome outcome;
+  outcome.bytes = saving.bytes.load(std::memory_order_relaxed);
+  outcome.step = saving.manifest.step;
+  outcome.shadow_bytes = saving.snapshot->shadow_bytes();
+  outcome.shadow_peak_bytes = saving.snapshot->shadow_peak_bytes();
+  outcome.stall_ns = static_cast<uint64_t>(saving.stall_ns);
+  outcome.write_ns = static_cast<uint64_t>(saving.end_ns - saving.begin_ns);
+  return outcome;
+}
+
+std::vector<checkpoints::SavedParameter> saved_parameters(const Job::Options& job,
+                                                          const checkpoints::Details& details) {
+  std::vector<checkpoints::SavedParameter> parameters;
+  for (size_t i = 0; i < job.places.size(); ++i) {
+    const shm::ParameterPlace& place = job.places[i];
+    // One that lacks its shape is found by plan_files().
+    parameters.push_back({place.name,
+                          i < details.shapes.size() ? details.shapes[i] : std::vector<int64_t>{0},
+                          place.chunk, place.offset, place.numel, i < job.shape.n_parameters});
+  }
+  return parameters;
+}
+
+// But for its files. `applied`: steps of the job.
+checkpoints::Manifest manifest_of(const Saving& saving, const Job::Options& job, uint64_t applied,
+                                  checkpoints::Manifest manifest) {
   manifest.files.clear();
   manifest.updates_of.clear();
   manifest.updates = applied;
-  manifest.type = saving.shape.type;
-  manifest.ranks = saving.shape.ranks;
-  if (manifest.left_out) manifest.left_out = left_out.value_or(checkpoints::LeftOut());
+  manifest.type = job.shape.type;
+  manifest.ranks = job.shape.ranks;
+  if (manifest.left_out) manifest.left_out.emplace();  // the writer looks, but where it is known
   for (uint32_t i = 0; i < saving.updates.size(); ++i) {
-    if (saving.updates[i] != applied) {
-      manifest.updates_of[saving.places[i].name] = saving.updates[i];
-    }
+    if (saving.updates[i] == applied) continue;
+    manifest.updates_of[job.places[i].name] = saving.updates[i];
   }
+  return manifest;
 }
 
 }  // namespace
@@ -56,7 +80,7 @@ void Job::heard_save(Session& session, const shm::SaveFolder& message, Result<Sa
     log_warn("save_refused", "job='{}' rank={} text='{}'", options_.name, session.rank,
              status.message());
   }
-  hear(session, message.number, status);
+  tell_heard(session, message.number, status);
   advance();
   end_if_possible();
 }
@@ -153,7 +177,7 @@ void Job::drop_asked(const Status& why) {
   log_warn("save_failed", "job='{}' folder={} text='{}'", options_.name, asked.name, why.message());
   for (const auto& session : sessions_) {
     const auto& part = asked.parts[session->local_rank];
-    if (part) end_request(*session, part->number, why, {});
+    if (part) tell_ended(*session, part->number, why, {});
   }
 }
 
@@ -174,7 +198,7 @@ Holds Job::look_at_saves() {
   const bool due = asked_ && asked_->complete() && machine_.finished_step() == asked_->after_step;
   if (due && idle && saving_ == nullptr) {
     begin_save();
-    return {.loads = true};
+    return {.loads = saving_ != nullptr};
   }
   if (due && asked_->held_since_ns == 0) asked_->held_since_ns = monotonic_ns();
   return {.loads = saving_ != nullptr, .steps = due};
@@ -182,8 +206,27 @@ Holds Job::look_at_saves() {
 
 // ---- it is under way ----
 
+// Where memory lacks the request ends, and training goes on.
 void Job::begin_save() {
   drop_early(/*all=*/true);  // counts of updates are those of the step
+  std::shared_ptr<Saving> saving;
+  try {
+    saving = make_saving();
+    ports_.start_save(*this, saving);
+  } catch (const std::bad_alloc&) {
+    note_no_memory();
+    if (saving == nullptr) return drop_asked(no_memory_left());
+    saving->status = no_memory_left();
+    saving->end_ns = saving->begin_ns;
+    return tell_saved(*saving);
+  }
+  saving_ = std::move(saving);
+  log_info("save_begun", "job='{}' folder={} step={} shadow_bytes={}", options_.name, saving_->name,
+           saving_->manifest.step, saving_->snapshot->shadow_bytes());
+}
+
+// Of what is asked for, which it takes once nothing can fail any more.
+std::shared_ptr<Saving> Job::make_saving() {
   auto saving = std::make_shared<Saving>();
   saving->job_id = options_.id;
   saving->job = options_.name;
@@ -191,19 +234,11 @@ void Job::begin_save() {
   saving->after_step = asked_->after_step;
   saving->shape = options_.shape;
   const uint64_t free_bytes = ports_.free_bytes();  // while what ranks brought is asked_'s
-  for (std::optional<SavePart>& part : asked_->parts) saving->parts.push_back(std::move(*part));
   // What the save before it has held up is this one's.
   const bool held = asked_->held_since_ns != 0;
   if (held) saving->stall_ns = monotonic_ns() - asked_->held_since_ns;
-  asked_.reset();
-  const checkpoints::Details& details = saving->parts[0].details;
-  for (size_t i = 0; i < options_.places.size(); ++i) {
-    const shm::ParameterPlace& place = options_.places[i];
-    // One that lacks its shape is found by plan_files().
-    saving->parameters.push_back(
-        {place.name, i < details.shapes.size() ? details.shapes[i] : std::vector<int64_t>{0},
-         place.chunk, place.offset, place.numel, i < options_.shape.n_parameters});
-  }
+  const checkpoints::Details& details = asked_->parts[0]->details;
+  saving->parameters = saved_parameters(options_, details);
   for (uint32_t i = 0; i < options_.shape.n_parameters; ++i) {
     const auto staged = details.updates.find(i);
     const bool on_gpu = options_.shape.on_gpu(options_.places[i].chunk);
@@ -212,11 +247,12 @@ void Job::begin_save() {
                                                                 : staged->second);
   }
   saving->places = options_.places;
-  complete_manifest(*saving, applied_, left_out_);
   saving->slots = slots_;
+  saving->manifest = manifest_of(*saving, options_, applied_, details.manifest);
+  if (saving->manifest.left_out && left_out_) saving->manifest.left_out = left_out_;
   std::vector<Snapshot::Rank>& ranks = saving->ranks;
   for (const auto& session : sessions_) {
-    SavePart& part = saving->parts[session->local_rank];
+    SavePart& part = *asked_->parts[session->local_rank];
     if (part.staging.valid()) part.image.resize(options_.shape.image_bytes());
     ranks.push_back({session->memory.get(), session->rank, part.image.data()});
   }
@@ -225,15 +261,15 @@ void Job::begin_save() {
   const uint64_t shadow_bytes = std::min(details.shadow_bytes.value_or(quarter), free_bytes);
   saving->snapshot = std::make_shared<Snapshot>(options_.shape, slots_, ranks, shadow_bytes);
   saving->begin_ns = monotonic_ns();
-  saving_ = std::move(saving);
-  log_info("save_begun", "job='{}' folder={} step={} shadow_bytes={}", options_.name, saving_->name,
-           saving_->manifest.step, saving_->snapshot->shadow_bytes());
+  saving->parts.reserve(local_ranks());
+  for (std::optional<SavePart>& part : asked_->parts) saving->parts.push_back(std::move(*part));
+  asked_.reset();
   for (uint32_t rank = 0; rank < local_ranks(); ++rank) {
-    if (!saving_->parts[rank].staged_first) continue;
-    const bool awaited = saving_->snapshot->staged(rank, options_.shape.n_chunks);
+    if (!saving->parts[rank].staged_first) continue;
+    const bool awaited = saving->snapshot->staged(rank, options_.shape.n_chunks);
     ELIXIR_CHECK(awaited, "a save begins without awaiting the first chunk of rank {}", rank);
   }
-  ports_.start_save(*this, saving_);
+  return saving;
 }
 
 Status Job::staged_chunk(const Session& session, const shm::StagedChunk& message) {
@@ -320,41 +356,41 @@ void Job::save_over() {
   count_hold(false);
   const std::shared_ptr<Saving> saving = std::move(saving_);
   saving_.reset();
-  FolderOutcome outcome;
-  outcome.bytes = saving->bytes.load(std::memory_order_relaxed);
-  outcome.step = saving->manifest.step;
-  outcome.shadow_bytes = saving->snapshot->shadow_bytes();
-  outcome.shadow_peak_bytes = saving->snapshot->shadow_peak_bytes();
-  outcome.stall_ns = static_cast<uint64_t>(saving->stall_ns);
-  outcome.write_ns = static_cast<uint64_t>(saving->end_ns - saving->begin_ns);
-  const double write_s = static_cast<double>(outcome.write_ns) * 1e-9;
-  const double stall_ms = static_cast<double>(saving->stall_ns) * 1e-6;
-  if (saving->status.ok()) {
-    ++saves_.published;
-    if (saving->manifest.left_out) left_out_ = saving->manifest.left_out;
-    saves_.step_last = outcome.step;
-    saves_.write_s_last = write_s;
-    saves_.stall_ms_last = stall_ms;
-    log_info("saved",
-             "job='{}' folder={} step={} bytes={} seconds={:.2f} stall_ms={:.1f} shadow_peak={} "
-             "pruned={}",
-             options_.name, saving->name, outcome.step, outcome.bytes, write_s, stall_ms,
-             outcome.shadow_peak_bytes, saving->pruned);
-  } else {
-    ++saves_.failed;
-    saves_.error_last = saving->status.message();
-    log_warn("save_failed", "job='{}' folder={} step={} text='{}'", options_.name, saving->name,
-             outcome.step, saving->status.message());
-  }
-  for (const auto& session : sessions_) {
-    end_request(*session, saving->parts[session->local_rank].number, saving->status, outcome);
-  }
+  if (given_up_) return give_up();
+  tell_saved(*saving);
   retired_.push_back(saving);
   if (!submitted_) free_retired();
   submit_held_tasks();
   go_on_with_swings();
   advance();
   end_if_possible();
+}
+
+// How it ended, to its ranks and in the log.
+void Job::tell_saved(const Saving& saving) {
+  const FolderOutcome outcome = outcome_of(saving);
+  const double write_s = static_cast<double>(outcome.write_ns) * 1e-9;
+  const double stall_ms = static_cast<double>(saving.stall_ns) * 1e-6;
+  if (saving.status.ok()) {
+    ++saves_.published;
+    if (saving.manifest.left_out) left_out_ = saving.manifest.left_out;
+    saves_.step_last = outcome.step;
+    saves_.write_s_last = write_s;
+    saves_.stall_ms_last = stall_ms;
+    log_info("saved",
+             "job='{}' folder={} step={} bytes={} seconds={:.2f} stall_ms={:.1f} shadow_peak={} "
+             "pruned={}",
+             options_.name, saving.name, outcome.step, outcome.bytes, write_s, stall_ms,
+             outcome.shadow_peak_bytes, saving.pruned);
+  } else {
+    ++saves_.failed;
+    saves_.error_last = saving.status.message();
+    log_warn("save_failed", "job='{}' folder={} step={} text='{}'", options_.name, saving.name,
+             outcome.step, saving.status.message());
+  }
+  for (const auto& session : sessions_) {
+    tell_ended(*session, saving.parts[session->local_rank].number, saving.status, outcome);
+  }
 }
 
 }  // namespace elixir::daemon

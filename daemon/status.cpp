@@ -17,6 +17,9 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr int kRequestsAtOnce = 16;
+// JSON values allocate in their destructors, which only the reserve can help.
+constexpr std::string_view kNoMemory =
+    R"({"error":"elixird has no memory left for an answer: ask again later"})";
 constexpr int64_t kRecentNs = 50'000'000;
 
 // Bytes that one parameter's update reads and writes in host memory: gradients of all ranks, or
@@ -222,7 +225,8 @@ std::string Daemon::status_json() const {
                     {"threads_by_node", std::move(threads)},
                     {"page_bytes", page_bytes_},
                     {"bandwidth_gb_s", bandwidth_gb_s_},
-                    {"lost_doorbells", lost_doorbells}};
+                    {"lost_doorbells", lost_doorbells},
+                    {"times_without_memory", times_without_memory()}};
   json["jobs"] = Json::array();
   for (const auto& [id, job] : jobs_) json["jobs"].push_back(job_json(*job, bandwidth_gb_s_));
   // A peer's text (a job's name) may be no UTF-8.
@@ -252,15 +256,30 @@ void Daemon::drain_status() {
       messages_left_ = true;
       return;
     }
-    const std::optional<RouterMessage> request = status_router_->receive();
-    if (!request) return;
-    const std::string answer =
-        request->well_formed && request->body == "status"
-            ? recent_status()
-            : Json{{"error", "unknown request; the one frame 'status' is understood"}}.dump();
-    // A peer that has gone does not want it any more.
-    [[maybe_unused]] const Status sent = status_router_->send(
-        request->routing_id, request->empty_delimiter, std::as_bytes(std::span(answer)));
+    const RouterMessage* const request = status_router_->receive();
+    if (request == nullptr) return;
+    const bool known = request->well_formed && request->body == "status";
+    if (known) note_brought(request->connection, Brought::kRequest);
+    std::string_view answer =
+        R"({"error":"unknown request; the one frame 'status' is understood"})";
+    const auto send = [&] {
+      // A peer that has gone does not want it any more.
+      [[maybe_unused]] const Status sent = status_router_->send(
+          request->routing_id, request->empty_delimiter, std::as_bytes(std::span(answer)));
+    };
+    try {
+      if (known && has_heap_reserve()) {
+        answer = recent_status();
+      } else if (known) {
+        answer = kNoMemory;
+      }
+      send();
+    } catch (const std::bad_alloc&) {
+      note_no_memory();
+      document_.clear();
+      answer = kNoMemory;
+      contain(send);
+    }
   }
 }
 

@@ -10,9 +10,18 @@
 
 namespace elixir::daemon {
 
-WorkerPool::WorkerPool(std::vector<NodeThreads> groups, int done_fd)
-    : groups_(std::move(groups)), done_fd_(done_fd), idle_(groups_.size(), 0) {
+WorkerPool::WorkerPool(std::vector<NodeThreads> groups, int done_fd, uint32_t most_works)
+    : groups_(std::move(groups)),
+      done_fd_(done_fd),
+      most_works_(most_works),
+      spare_holders_(most_works, std::vector<uint32_t>(groups_.size(), 0)),
+      idle_(groups_.size(), 0) {
   ELIXIR_CHECK(!groups_.empty(), "there are no workers");
+  {
+    const MutexLock lock(mutex_);
+    active_.reserve(most_works);
+    done_.reserve(most_works);
+  }
   try {
     start_threads();
   } catch (...) {
@@ -36,7 +45,11 @@ void WorkerPool::start_threads() {
       for (uint32_t group = 0; group < groups_.size(); ++group) {
         if (round >= groups_[group].threads) continue;
         const auto worker = static_cast<uint32_t>(threads_.size());
-        threads_.emplace_back([this, group, worker] { run(group, worker); });
+        std::vector<JobWork*> turn;
+        turn.reserve(most_works_);
+        threads_.emplace_back([this, group, worker, turn = std::move(turn)]() mutable {
+          run(group, worker, std::move(turn));
+        });
         ++started[group];
       }
     }
@@ -64,15 +77,20 @@ void WorkerPool::submit(JobWork* work) {
     ELIXIR_CHECK(std::none_of(active_.begin(), active_.end(),
                               [&](const Active& other) { return other.work == work; }),
                  "a work is submitted that workers have");
-    active_.push_back({work, std::vector<uint32_t>(groups_.size(), 0)});
+    ELIXIR_CHECK(!spare_holders_.empty(), "more than {} works are active", most_works_);
+    active_.push_back({work, std::move(spare_holders_.back())});
+    spare_holders_.pop_back();
     epoch_.fetch_add(1, std::memory_order_relaxed);
   }
   changed_.notify_all();
 }
 
-std::vector<JobWork*> WorkerPool::take_done() {
+JobWork* WorkerPool::take_done() {
   const MutexLock lock(mutex_);
-  return std::exchange(done_, {});
+  if (done_.empty()) return nullptr;
+  JobWork* const work = done_.front();
+  done_.erase(done_.begin());
+  return work;
 }
 
 bool WorkerPool::collect(uint32_t group, std::vector<JobWork*>* turn) {
@@ -105,6 +123,7 @@ void WorkerPool::give_back(uint32_t group, std::vector<JobWork*>* turn) {
     const bool held = std::any_of(active->holders.begin(), active->holders.end(),
                                   [](uint32_t holders) { return holders > 0; });
     if (held || !work->exhausted()) continue;
+    spare_holders_.push_back(std::move(active->holders));
     active_.erase(active);
     done_.push_back(work);
     any_done = true;
@@ -117,9 +136,8 @@ void WorkerPool::give_back(uint32_t group, std::vector<JobWork*>* turn) {
   }
 }
 
-void WorkerPool::run(uint32_t group, uint32_t worker) {
+void WorkerPool::run(uint32_t group, uint32_t worker, std::vector<JobWork*> turn) {
   bind_this_thread(groups_[group].cpus);
-  std::vector<JobWork*> turn;
   MutexLock lock(mutex_);
   for (;;) {
     while (!stopping_ && !collect(group, &turn)) {

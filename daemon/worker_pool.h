@@ -17,13 +17,14 @@ namespace elixir::daemon {
 // is in take_done(), exactly once. A thread takes all active works together and alternates between
 // them slice by slice, so jobs share the machine evenly; it comes back for the mutex only when the
 // set of works changes or the slices of one run out. A work that takes a few threads at most takes
-// idle ones, so that several such works do not crowd together on the first threads.
+// idle ones, so that several such works do not crowd together on the first threads. Allocates at
+// construction alone.
 class WorkerPool {
  public:
   // Threads by group; `done_fd` is an eventfd written whenever take_done() has something new. Where
   // the system refuses a thread (ulimit -u), it goes on with those that have started, and says so;
-  // throws std::system_error where a group has none.
-  WorkerPool(std::vector<NodeThreads> groups, int done_fd);
+  // throws std::system_error where a group has none. So many works are active at a time, at most.
+  WorkerPool(std::vector<NodeThreads> groups, int done_fd, uint32_t most_works);
   ~WorkerPool();
   WorkerPool(const WorkerPool&) = delete;
 
@@ -33,7 +34,8 @@ class WorkerPool {
   // REQUIRES: `work` is not active, and outlives its return by take_done() (its Job is kept so
   // long: JobPorts::over).
   void submit(JobWork* work);
-  std::vector<JobWork*> take_done();
+  // Null: there is none.
+  JobWork* take_done();
 
  private:
   struct Active {
@@ -43,16 +45,19 @@ class WorkerPool {
 
   void start_threads();
   void stop_threads();
-  void run(uint32_t group, uint32_t worker);
+  void run(uint32_t group, uint32_t worker, std::vector<JobWork*> turn);
   bool collect(uint32_t group, std::vector<JobWork*>* turn) ELIXIR_REQUIRES(mutex_);
   void give_back(uint32_t group, std::vector<JobWork*>* turn) ELIXIR_REQUIRES(mutex_);
 
   std::vector<NodeThreads> groups_;  // constant after construction
   const int done_fd_;
+  const uint32_t most_works_;
 
   Mutex mutex_;
   CondVar changed_;
+  // All have room for the most works.
   std::vector<Active> active_ ELIXIR_GUARDED_BY(mutex_);
+  std::vector<std::vector<uint32_t>> spare_holders_ ELIXIR_GUARDED_BY(mutex_);  // all zero
   std::vector<JobWork*> done_ ELIXIR_GUARDED_BY(mutex_);
   std::vector<uint32_t> idle_ ELIXIR_GUARDED_BY(mutex_);  // threads that wait, by group
   bool stopping_ ELIXIR_GUARDED_BY(mutex_) = false;

@@ -12,15 +12,18 @@
 #include <climits>
 #include <cstring>
 #include <map>
+#include <new>
 #include <span>
 #include <unordered_map>
 #include <utility>
 
 #include "base/check.h"
+#include "base/clock.h"
 #include "base/export.h"
 #include "base/fd.h"
 #include "base/log.h"
 #include "base/mutex.h"
+#include "daemon/heap_reserve.h"
 #include "daemon/zmtp_meter.h"
 #include "shm/peer_bytes.h"
 
@@ -92,6 +95,30 @@ class Gate {
     return std::exchange(counts_, {});
   }
 
+  void note_brought(int socket, Brought what) {
+    const MutexLock lock(mutex_);
+    const auto found = connections_.find(socket);
+    if (found == connections_.end()) return;  // it has been closed since
+    found->second.may_stay = found->second.may_stay || what == Brought::kHello;
+    found->second.since_ns = monotonic_ns();
+  }
+
+  // Under the mutex a connection that is found has not been closed: empty() takes it out before.
+  bool end_silent(int64_t now_ns) {
+    const MutexLock lock(mutex_);
+    bool others = false;
+    for (auto& [socket, connection] : connections_) {
+      if (connection.may_stay || connection.ended) continue;
+      const bool over = now_ns - connection.since_ns > kSilentConnectionNs;
+      connection.ended = std::exchange(connection.over, over) && over;
+      others = others || !connection.ended;
+      if (!connection.ended) continue;
+      ::shutdown(socket, SHUT_RDWR);
+      count(&GateCounts::silent);
+    }
+    return others;
+  }
+
   bool guards(int listener) {
     const MutexLock lock(mutex_);
     return listeners_.contains(listener);
@@ -144,6 +171,10 @@ class Gate {
   struct Connection {
     int listener = -1;
     ZmtpMeter meter;
+    int64_t since_ns = 0;  // when its time began
+    bool may_stay = false;
+    bool over = false;   // its time was, at the last look
+    bool ended = false;  // libzmq has not closed it yet
   };
 
   bool keep(int listener, int socket) {
@@ -157,16 +188,25 @@ class Gate {
       count(&GateCounts::beyond_connections);
       return false;
     }
-    connections_[socket] = {listener, ZmtpMeter()};
+    try {
+      connections_[socket] = {.listener = listener, .meter = {}, .since_ns = monotonic_ns()};
+    } catch (const std::bad_alloc&) {
+      note_no_memory();
+      return false;
+    }
+    wake();
     return true;
   }
 
   void count(uint64_t GateCounts::*what) ELIXIR_REQUIRES(mutex_) {
-    const uint64_t one = 1;
-    if (counts_.all() == 0 && eventfd_ >= 0) {
-      [[maybe_unused]] const ssize_t wrote = ::write(eventfd_, &one, sizeof one);
-    }
+    if (counts_.all() == 0) wake();
     ++(counts_.*what);
+  }
+
+  void wake() const ELIXIR_REQUIRES(mutex_) {
+    const uint64_t one = 1;
+    if (eventfd_ < 0) return;
+    [[maybe_unused]] const ssize_t wrote = ::write(eventfd_, &one, sizeof one);
   }
 
   uint32_t open_connections(int listener) const ELIXIR_REQUIRES(mutex_) {
@@ -223,6 +263,8 @@ void gate_listener(int listener, uint32_t max_connections) {
 }
 void forget_listener(int listener) { gate().remove(listener); }
 void refuse_descriptors_from(int first_refused) { gate().refuse_from(first_refused); }
+void note_brought(int socket, Brought what) { gate().note_brought(socket, what); }
+bool end_silent_connections(int64_t now_ns) { return gate().end_silent(now_ns); }
 GateCounts take_gate_counts() { return gate().take_counts(); }
 void ring_gate_counts(int eventfd) { gate().ring(eventfd); }
 

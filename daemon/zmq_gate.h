@@ -26,18 +26,36 @@ void forget_listener(int listener);
 // lowest that is free, so at least so many are open. Any thread.
 void refuse_descriptors_from(int first_refused);
 
+// How long a connection may be open before it has brought what connections to its socket are for,
+// a rank's Hello or a request for the status, however much or little else it sends. A peer of
+// ZeroMQ's connects again by itself.
+inline constexpr int64_t kSilentConnectionNs = 5'000'000'000;
+
+// What a connection that libzmq has from a guarded listener has brought. Any thread.
+enum class Brought {
+  kRequest,  // its time begins again
+  kHello,    // it may stay
+};
+void note_brought(int socket, Brought what);
+
+// Ends the connections whose time was over at the call before, too: libzmq reads that the peer has
+// closed them, and closes them. (What they brought may not have been read yet, after elixird stood
+// still.) `now_ns` is of monotonic_ns(). True: there are others to look at again. Any thread.
+bool end_silent_connections(int64_t now_ns);
+
 // Connections closed by the rules above since the last call.
 struct GateCounts {
   uint64_t beyond_connections = 0;  // max_connections
   uint64_t beyond_descriptors = 0;
   uint64_t broken_rules = 0;
+  uint64_t silent = 0;
 
-  uint64_t all() const { return beyond_connections + beyond_descriptors + broken_rules; }
+  uint64_t all() const { return beyond_connections + beyond_descriptors + broken_rules + silent; }
 };
 GateCounts take_gate_counts();
 
-// From here on one is added to `eventfd` when there is something to take. REQUIRES: it is open as
-// long as libzmq has a listener.
+// From here on one is added to `eventfd` when there is something to take, and when a connection's
+// time begins. REQUIRES: it is open as long as libzmq has a listener.
 void ring_gate_counts(int eventfd);
 
 }  // namespace elixir::daemon

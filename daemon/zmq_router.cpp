@@ -24,6 +24,8 @@ void refuse_descriptors(int listener) {
   ::setsockopt(listener, SOL_SOCKET, SO_PASSRIGHTS, &off, sizeof off);
 }
 
+constexpr size_t kMaxRoutingIdBytes = 255;  // ZeroMQ's own limit
+
 Status not_bound(const std::string& path, const zmq::error_t& failure) {
   errno = failure.num();
   if (errno == EMFILE || errno == ENFILE) return errno_status(Code::kInternal, "bind " + path);
@@ -39,7 +41,10 @@ struct ZmqRouter::Sockets {
 };
 
 ZmqRouter::ZmqRouter(std::unique_ptr<Sockets> sockets, int listener)
-    : sockets_(std::move(sockets)), listener_(listener) {}
+    : sockets_(std::move(sockets)), listener_(listener) {
+  received_.routing_id.reserve(kMaxRoutingIdBytes);
+  received_.body.reserve(kMaxZmtpMessageBytes);
+}
 
 ZmqRouter::~ZmqRouter() {
   sockets_.reset();
@@ -70,16 +75,19 @@ Result<std::unique_ptr<ZmqRouter>> ZmqRouter::bind(const Options& options) {
 
 int ZmqRouter::fd() const { return sockets_->router.get(zmq::sockopt::fd); }
 
-std::optional<RouterMessage> ZmqRouter::receive() {
+const RouterMessage* ZmqRouter::receive() {
   try {
     zmq::message_t frame;
     const auto receive_frame = [&] {
       return uninterrupted<zmq::error_t>(
           [&] { return sockets_->router.recv(frame, zmq::recv_flags::dontwait); });
     };
-    if (!receive_frame()) return std::nullopt;
-    RouterMessage message;
-    message.routing_id = frame.to_string();
+    if (!receive_frame()) return nullptr;
+    RouterMessage& message = received_;
+    message.routing_id.assign(frame.data<char>(), frame.size());
+    message.empty_delimiter = false;
+    message.body.clear();
+    message.connection = zmq_msg_get(frame.handle(), ZMQ_SRCFD);
     int bodies = 0;
     while (frame.more()) {
       if (!receive_frame()) break;
@@ -87,27 +95,30 @@ std::optional<RouterMessage> ZmqRouter::receive() {
         message.empty_delimiter = true;
         continue;
       }
-      if (++bodies == 1) message.body = frame.to_string();
+      if (++bodies == 1) message.body.assign(frame.data<char>(), frame.size());
     }
     message.well_formed = bodies == 1;
-    return message;
+    return &message;
   } catch (const zmq::error_t&) {
-    return std::nullopt;
+    return nullptr;
   }
 }
 
 Status ZmqRouter::send(const std::string& routing_id, bool empty_delimiter,
                        std::span<const std::byte> body) {
   const auto last = zmq::send_flags::dontwait;
-  const auto send_frame = [&](zmq::const_buffer frame, zmq::send_flags flags) {
+  const auto send_frame = [&](zmq::message_t& frame, zmq::send_flags flags) {
     return uninterrupted<zmq::error_t>([&] { return sockets_->router.send(frame, flags); });
   };
   try {
-    if (!send_frame(zmq::buffer(routing_id), zmq::send_flags::sndmore | last)) {
+    // Before the first is sent: a message that lacks its end would have the next one for it.
+    zmq::message_t to(routing_id.data(), routing_id.size()), delimiter;
+    zmq::message_t content(body.data(), body.size());
+    if (!send_frame(to, zmq::send_flags::sndmore | last)) {
       return error(Code::kUnavailable, "the peer's queue is full");
     }
-    if (empty_delimiter) send_frame({}, zmq::send_flags::sndmore | last);
-    send_frame(zmq::buffer(body.data(), body.size()), last);
+    if (empty_delimiter) send_frame(delimiter, zmq::send_flags::sndmore | last);
+    send_frame(content, last);
     return Status();
   } catch (const zmq::error_t& failure) {
     return error(Code::kUnavailable, "the peer is gone: {}", failure.what());

@@ -2,7 +2,6 @@
 
 #include <cstddef>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -16,6 +15,7 @@ struct RouterMessage {
   bool empty_delimiter = false;  // a REQ socket's envelope; the reply needs it too
   std::string body;
   bool well_formed = true;  // false: not exactly one body frame
+  int connection = -1;      // that brought it (note_brought); -1: not known
 };
 
 // A ZeroMQ ROUTER on an ipc path with the settings that are safe here: bounded messages, queues,
@@ -34,7 +34,8 @@ class ZmqRouter {
 
   // Readable when something may have arrived; edge-triggered: drain with receive().
   int fd() const;
-  std::optional<RouterMessage> receive();
+  // The next message, until the next call; null: there is none. Allocates nothing.
+  const RouterMessage* receive();
   // kUnavailable when the peer is gone or its queue is full.
   Status send(const std::string& routing_id, bool empty_delimiter, std::span<const std::byte> body);
 
@@ -42,7 +43,8 @@ class ZmqRouter {
   struct Sockets;  // keeps ZeroMQ's headers out of the others' build
   ZmqRouter(std::unique_ptr<Sockets> sockets, int listener);
   std::unique_ptr<Sockets> sockets_;
-  const int listener_;  // libzmq's
+  const int listener_;      // libzmq's
+  RouterMessage received_;  // has room for the largest
 };
 
 }  // namespace elixir::daemon

@@ -7,13 +7,15 @@
 
 namespace elixir::optim {
 
-void ParameterSteps::begin(std::vector<AdamOptions> groups, uint64_t number, double grad_scale) {
-  groups_ = std::move(groups);
+void ParameterSteps::begin(const std::vector<AdamOptions>& groups, uint64_t number,
+                           double grad_scale) {
+  groups_ = groups;
   number_ = number;
   grad_scale_ = grad_scale;
   std::fill(constants_of_.begin(), constants_of_.end(), kNone);
   constants_.clear();
-  known_.clear();
+  spare_.reserve(spare_.size() + known_.size());
+  while (!known_.empty()) spare_.push_back(known_.extract(known_.begin()));
   last_.assign(groups_.size(), {});
 }
 
@@ -25,15 +27,25 @@ void ParameterSteps::update(uint32_t parameter, uint32_t group) {
   Last& last = last_[group];
   if (last.count != count) {
     // Counts below 2^56: a step of a microsecond each for two thousand years.
-    const auto [found, is_new] =
-        known_.try_emplace(uint64_t{group} << 56 | count, static_cast<uint32_t>(constants_.size()));
-    if (is_new) {
+    const uint64_t key = uint64_t{group} << 56 | count;
+    auto found = known_.find(key);
+    if (found == known_.end()) {
+      found = know(key, static_cast<uint32_t>(constants_.size()));
       constants_.push_back(make_adam_step(groups_[group], count, grad_scale_));
       constants_.back().step = number_;
     }
     last = {count, found->second};
   }
   constants_of_[parameter] = last.index;
+}
+
+ParameterSteps::Known::iterator ParameterSteps::know(uint64_t key, uint32_t index) {
+  if (spare_.empty()) return known_.emplace(key, index).first;
+  Known::node_type node = std::move(spare_.back());
+  spare_.pop_back();
+  node.key() = key;
+  node.mapped() = index;
+  return known_.insert(std::move(node)).position;
 }
 
 void ParameterSteps::undo(uint32_t parameter) {

@@ -11,6 +11,7 @@ namespace elixir::optim {
 // Which parameters a step updates, and with what constants. Each counts its own updates, as
 // torch::optim's state["step"] does: one that had no gradient in some steps is behind in Adam's
 // bias correction. Not thread-safe; any thread may call the const functions between two changes.
+// Allocates when a step has more constants than any before it.
 class ParameterSteps {
  public:
   explicit ParameterSteps(uint32_t n_parameters)
@@ -18,7 +19,7 @@ class ParameterSteps {
 
   // The next step, with the hyperparameters of its groups. No parameter is updated in it but those
   // that update() names. `number` goes into redo records.
-  void begin(std::vector<AdamOptions> groups, uint64_t number, double grad_scale);
+  void begin(const std::vector<AdamOptions>& groups, uint64_t number, double grad_scale);
   // The parameter is updated once more. REQUIRES: at most once a step.
   void update(uint32_t parameter, uint32_t group);
   // It was not, after all. REQUIRES: update() was, in this step.
@@ -40,6 +41,8 @@ class ParameterSteps {
     uint64_t count = 0;  // 0: none
     uint32_t index = 0;
   };
+  using Known = std::unordered_map<uint64_t, uint32_t>;  // by group and count
+  Known::iterator know(uint64_t key, uint32_t index);
 
   std::vector<AdamOptions> groups_;
   uint64_t number_ = 0;
@@ -47,8 +50,9 @@ class ParameterSteps {
   std::vector<uint64_t> updates_;       // by parameter
   std::vector<uint32_t> constants_of_;  // by parameter
   std::vector<AdamStep> constants_;
-  std::unordered_map<uint64_t, uint32_t> known_;  // by group and count
-  std::vector<Last> last_;                        // by group: as a rule the next one's, too
+  Known known_;
+  std::vector<Known::node_type> spare_;  // of steps before
+  std::vector<Last> last_;               // by group: as a rule the next one's, too
 };
 
 }  // namespace elixir::optim

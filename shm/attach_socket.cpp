@@ -184,6 +184,7 @@ Result<Packet> receive_packet(int socket, int timeout_ms) {
   if (received.count < 0 && errno != ECONNRESET) return errno_status(Code::kInternal, "recvmsg");
   packet.bytes.resize(received.count < 0 ? 0 : static_cast<size_t>(received.count));
   packet.fds = std::move(received.fds);
+  if (received.lacked_memory) return no_memory_left();
   if ((received.flags & MSG_CTRUNC) != 0) {
     return error(Code::kResourceExhausted,
                  "a packet's descriptors did not all fit below this process's limit: raise it "

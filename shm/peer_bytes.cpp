@@ -6,6 +6,8 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <new>
+#include <utility>
 
 namespace elixir::shm {
 namespace {
@@ -17,6 +19,15 @@ constexpr size_t kReadBytes = 16 * 1024;
 void forget_linger(int fd) {
   const linger off{.l_onoff = 0, .l_linger = 0};
   ::setsockopt(fd, SOL_SOCKET, SO_LINGER, &off, sizeof off);
+}
+
+// One for which there is no memory is closed.
+void keep(UniqueFd fd, PeerBytes* received) {
+  try {
+    received->fds.push_back(std::move(fd));
+  } catch (const std::bad_alloc&) {
+    received->lacked_memory = true;
+  }
 }
 
 bool is_stream(int socket) {
@@ -49,7 +60,7 @@ PeerBytes receive_bytes(int socket, std::span<std::byte> buffer, int flags,
       int fd = -1;
       std::memcpy(&fd, CMSG_DATA(rights) + i * sizeof(int), sizeof fd);
       forget_linger(fd);
-      received.fds.emplace_back(fd);
+      keep(UniqueFd(fd), &received);
     }
   }
   return received;

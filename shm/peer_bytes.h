@@ -22,6 +22,7 @@ struct PeerBytes {
   int flags = 0;       // as recvmsg() sets them
   std::vector<UniqueFd> fds;
   bool has_control_data = false;
+  bool lacked_memory = false;  // for descriptors, which were closed
 };
 // `read`: the system's recvmsg(), or what stands for it.
 PeerBytes receive_bytes(int socket, std::span<std::byte> buffer, int flags,

@@ -26,7 +26,7 @@ namespace elixir {
 // Raised with every change of this header, of device.h, or of a type they name; then
 // scripts/versions.py --store.
 inline constexpr uint32_t kCudaLibraryVersion = 10;
-// versions.py: version 10, ac07284543dbd88a
+// versions.py: version 10, 7ff37ddd02460535
 
 struct CudaDeviceInfo {
   int index = 0;  // as torch and CUDA_VISIBLE_DEVICES number them

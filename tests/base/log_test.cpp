@@ -5,10 +5,25 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <new>
 #include <string>
 
 #include "base/fd.h"
 #include "tests/support/matchers.h"
+
+namespace elixir::test {
+// Stands for a value whose text finds no memory.
+struct Starved {};
+}  // namespace elixir::test
+
+template <>
+struct fmt::formatter<elixir::test::Starved> {
+  constexpr auto parse(format_parse_context& context) { return context.begin(); }
+  auto format(const elixir::test::Starved&, format_context& context) const
+      -> decltype(context.out()) {
+    throw std::bad_alloc();
+  }
+};
 
 namespace elixir {
 namespace {
@@ -84,6 +99,19 @@ TEST(LogTest, WhatIsNotReadIsDroppedAndCounted) {
     EXPECT_NE(after.find("event=after\n"), std::string::npos) << after;
     EXPECT_EQ(::fcntl(writer.get(), F_GETFL) & O_NONBLOCK, 0) << "others have it, too";
   }
+}
+
+TEST(LogTest, ALineWithoutMemoryIsDroppedAndCounted) {
+  ::testing::internal::CaptureStderr();
+  log_info("starved", "value={}", test::Starved());
+  log_info("starved", "value={}", test::Starved());
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
+  ::testing::internal::CaptureStderr();
+  log_info("after", "");
+  log_info("last", "");
+  const std::string text = ::testing::internal::GetCapturedStderr();
+  EXPECT_NE(text.find("event=log_dropped lines=2\n"), std::string::npos) << text;
+  EXPECT_EQ(text.find("log_dropped", text.find("event=after")), std::string::npos) << text;
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <chrono>
 #include <future>
 #include <mutex>
+#include <new>
 #include <thread>
 
 #include "base/fd.h"
@@ -82,6 +83,15 @@ TEST_F(BackgroundThreads, NoMoreAreStartedThanMayBeNorWhileOneIsIdle) {
   EXPECT_EQ(hanging_, 4);
   gate_.set_value();
   EXPECT_TRUE(finish(background, hung_, 6));
+}
+
+TEST_F(BackgroundThreads, WorkThatRunsOutOfMemoryEndsThereAndItsEndIsHeard) {
+  int over = 0;
+  Background background({.threads = 1}, done_.get());
+  for (int i = 0; i < 2; ++i) {
+    background.start([] { throw std::bad_alloc(); }, [&over] { ++over; });
+  }
+  EXPECT_TRUE(finish(background, over, 2));
 }
 
 }  // namespace

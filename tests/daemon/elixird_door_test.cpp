@@ -21,6 +21,7 @@
 #include "tests/daemon/fake_job.h"
 #include "tests/daemon/strangers.h"
 #include "tests/daemon/told.h"
+#include "tests/support/every_case.h"
 #include "tests/support/lingering_socket.h"
 #include "tests/support/patience.h"
 #include "tests/support/sanitized.h"
@@ -182,6 +183,44 @@ TEST(Door, ConnectionsThatAskForStatusAreBounded) {
   })) << daemon.log();
   peers.clear();
   EXPECT_NE(daemon.ask_status(), "");  // it tries again until there is room
+}
+
+// As many as keep a rank's Hello out: with half a greeting, a greeting, a handshake, a message of
+// nobody, or nothing. They have their time, and no more.
+TEST(Door, SilentStrangersKeepNobodyOut) {
+  constexpr size_t kStrangers = 400;
+  DaemonProcess daemon;
+  const auto job = start_job(daemon);
+  std::string greeting("\xff\0\0\0\0\0\0\0\0\x7f\3\0NULL", 16);
+  greeting.resize(64);
+  const std::string handshake =
+      greeting + std::string("\x04\x1c\x05READY\x0bSocket-Type\0\0\0\6DEALER", 30);
+  const std::string sent[] = {"", greeting.substr(0, 30), greeting, handshake,
+                              handshake + std::string("\0\5hello", 7)};
+  std::vector<UniqueFd> strangers;
+  while (strangers.size() < kStrangers) {
+    strangers.push_back(connected_to(daemon.folder().control_socket(), SOCK_STREAM));
+    const std::string& bytes = sent[strangers.size() % std::size(sent)];
+    (void)::send(strangers.back().get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
+  }
+  const auto next = start_job(daemon, "next");
+  expect_steps(*next, 2);
+  expect_steps(*job, 2);
+  for (const UniqueFd& stranger : strangers) {
+    EXPECT_TRUE(becomes_true([&] { return is_closed(stranger.get()); }));
+  }
+  expect_steps(*start_job(daemon, "last"), 2);
+  EXPECT_TRUE(becomes_true([&] { return sum_of(daemon.log(), " silent=") >= 250; }))
+      << daemon.log();
+}
+
+// One who has connected to attach and says nothing is told so after 30 s.
+TEST(Door, WhoConnectsToAttachAndDoesNotIsEnded) {
+  if (!every_case()) GTEST_SKIP() << "ELIXIR_EVERY_CASE: it takes half a minute";
+  DaemonProcess daemon;
+  const UniqueFd stranger = connected_to(daemon.folder().attach_socket(), SOCK_SEQPACKET);
+  EXPECT_TRUE(becomes_true([&] { return is_closed(stranger.get()); }));
+  EXPECT_NE(daemon.log().find("no AttachRequest within 30 s"), std::string::npos) << daemon.log();
 }
 
 // One who connects again as soon as elixird has closed it must not hold the event loop, and cannot

@@ -217,5 +217,17 @@ TEST(SessionMemoryTest, LiesOnTheNodeThatWasAskedFor) {
   }
 }
 
+TEST(FillTest, ALackOfElixirdsOwnMemoryIsAFailureAsAnyOther) {
+  for (const uint32_t threads : {1u, 3u}) {
+    const std::vector<shm::Segment> segments = unfilled();
+    FillProgress progress;
+    FillOptions options{.threads = threads, .progress = &progress};
+    options.check_room = []() -> Status { throw std::bad_alloc(); };
+    const Status status = fill_all(segments, options);
+    EXPECT_EQ(status.code(), Code::kResourceExhausted) << status.message();
+    EXPECT_TRUE(progress.failed.load());
+  }
+}
+
 }  // namespace
 }  // namespace elixir::daemon

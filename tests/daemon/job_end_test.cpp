@@ -298,5 +298,48 @@ TEST(Job, AGoodbyeComesAfterWhatWasPostedBeforeIt) {
   EXPECT_TRUE(world.ports.told.empty());
 }
 
+// ---- a lack of memory ----
+
+void expect_given_up(InProcessJob& world) {
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    expect_told(world.ports, rank, Code::kResourceExhausted, no_memory_left().message());
+    EXPECT_NE(world.header(rank).fault.load(), 0u);
+  }
+  EXPECT_EQ(world.ports.overs, 1);
+  world.job.give_up();  // again is harmless
+  EXPECT_EQ(world.ports.overs, 1);
+  EXPECT_EQ(world.ports.told.size(), 2u);
+}
+
+TEST(Job, ThatIsGivenUpEndsAtOnceWhereNothingUsesItsMemory) {
+  StartedJob world({});
+  world.make_step(1);
+  world.job.give_up();
+  expect_given_up(world);
+}
+
+TEST(Job, ThatIsGivenUpEndsOnceTheWorkersAreDone) {
+  StartedJob world({});
+  for (uint32_t rank = 0; rank < 2; ++rank) world.write_grads(rank, 1);
+  world.post_all(1);
+  ASSERT_NE(world.ports.submitted, nullptr);
+  world.job.give_up();
+  EXPECT_EQ(world.ports.overs, 0);
+  world.finish_work();
+  expect_given_up(world);
+}
+
+TEST(Job, ThatIsGivenUpEndsOnceNobodyMakesMemoryForIt) {
+  InProcessJob world({});
+  world.claim(0);
+  const auto progress = world.rank(0).reservation->progress;
+  world.job.give_up();
+  EXPECT_EQ(world.ports.overs, 0);
+  EXPECT_TRUE(progress->cancelled.load());
+  world.job.reserved(world.rank(0), no_memory_left());
+  EXPECT_EQ(world.ports.overs, 1);
+  expect_told(world.ports, 0, Code::kResourceExhausted, no_memory_left().message());
+}
+
 }  // namespace
 }  // namespace elixir::daemon

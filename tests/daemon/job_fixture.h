@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <new>
 #include <string>
 #include <vector>
 
@@ -37,11 +38,13 @@ struct FakePorts : daemon::JobPorts {
     ++fills;
   }
   void start_save(daemon::Job&, std::shared_ptr<daemon::Saving> saving) override {
+    if (lacks_memory) throw std::bad_alloc();
     EXPECT_EQ(this->saving, nullptr) << "a second save while one is under way";
     this->saving = std::move(saving);
     ++saves;
   }
   void start_restore(daemon::Job&, std::shared_ptr<daemon::Restoring> restoring) override {
+    if (lacks_memory) throw std::bad_alloc();
     this->restoring = std::move(restoring);
   }
   uint64_t free_bytes() override { return room_bytes; }
@@ -60,6 +63,7 @@ struct FakePorts : daemon::JobPorts {
   std::shared_ptr<daemon::Restoring> restoring;
   uint64_t room_bytes = uint64_t{1} << 40;
   int overs = 0;
+  bool lacks_memory = false;  // for threads that save and load
 };
 
 // One job, its trainers beside it, and its workers, all in the test's thread.

@@ -696,5 +696,26 @@ TEST(JobSaves, ShapesOfALoadThatAreNotTheTablesAreRefusedAndNothingIsRead) {
                  Code::kProtocol, {"elements"});
 }
 
+// ---- a lack of memory ----
+
+TEST(JobSaves, ASaveThatCannotBeginForLackOfMemoryEndsAndTrainingGoesOn) {
+  SavingJob world;
+  world.train_to(1);
+  world.ports.lacks_memory = true;
+  world.ask_all(1);
+  world.ports.lacks_memory = false;
+  for (uint32_t rank = 0; rank < world.model.shape.ranks; ++rank) {
+    const shm::FolderResult& result = world.trainers.rank(rank).folder_result(1);
+    EXPECT_EQ(static_cast<Code>(result.code), Code::kResourceExhausted);
+    EXPECT_NE(shm::get_text(result.text).find("ulimit -d"), std::string::npos);
+    EXPECT_EQ(world.header(rank).ended_request.load(), 1u);
+  }
+  EXPECT_EQ(world.job.saves().failed, 1u);
+  world.train_to(3);
+  EXPECT_TRUE(world.equals(world.reference));
+  world.ask_all(3, {.name = checkpoints::step_name(3)});
+  EXPECT_NE(world.ports.saving, nullptr) << "the next one begins";
+}
+
 }  // namespace
 }  // namespace elixir::daemon

@@ -20,7 +20,7 @@ class Pool {
     std::vector<NodeThreads> groups;
     for (const uint32_t count : threads) groups.push_back({0, {0}, count});
     groups_ = groups;
-    pool_ = std::make_unique<WorkerPool>(groups, done_.get());
+    pool_ = std::make_unique<WorkerPool>(groups, done_.get(), /*most_works=*/64);
   }
   void submit(Bench& bench) {
     bench.begin_step();
@@ -29,7 +29,8 @@ class Pool {
   // Waits until some work is done.
   std::vector<JobWork*> wait() {
     for (;;) {
-      std::vector<JobWork*> done = pool_->take_done();
+      std::vector<JobWork*> done;
+      while (JobWork* const work = pool_->take_done()) done.push_back(work);
       if (!done.empty()) return done;
       pollfd entry{done_.get(), POLLIN, 0};
       EXPECT_EQ(::poll(&entry, 1, 60'000), 1) << "no work was done";

@@ -18,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/fd.h"
 #include "tests/support/lingering_socket.h"
 #include "tests/support/patience.h"
@@ -50,6 +51,12 @@ extern "C" int __wrap_usleep(useconds_t microseconds) {
 
 namespace elixir::daemon {
 namespace {
+
+const std::string kGreeting = [] {
+  std::string bytes("\xff\0\0\0\0\0\0\0\0\x7f\3\0NULL", 16);
+  bytes.resize(64);
+  return bytes;
+}();
 
 // A listener behind the gate, and who connects to it.
 class ZmqGate : public ::testing::Test {
@@ -148,8 +155,7 @@ TEST_F(ZmqGate, WhoSendsADescriptorIsReadAsGoneAndHoldsNobodyUp) {
 TEST_F(ZmqGate, WhoSendsAMessageWithoutAnEndIsReadAsGone) {
   listen();
   const UniqueFd peer = connect(), taken = accept();
-  std::string bytes("\xff\0\0\0\0\0\0\0\0\x7f\3\0NULL", 16);
-  bytes.resize(64);
+  std::string bytes = kGreeting;
   while (bytes.size() < 16384) bytes += std::string("\x01\0", 2);
   ASSERT_EQ(::send(peer.get(), bytes.data(), bytes.size(), 0), std::ssize(bytes));
   size_t read_bytes = 0;
@@ -200,6 +206,59 @@ TEST_F(ZmqGate, WhatSomebodyTurnedAwayHasSentHoldsNobodyUp) {
   }
   EXPECT_EQ(take_gate_counts().beyond_descriptors, 1u);
   ring_gate_counts(-1);
+}
+
+// ---- who brings nothing ----
+
+// Nothing, half a greeting, a greeting without a handshake, a handshake, a message of nobody, and
+// more of it a byte at a time: the clock is the test's.
+TEST_F(ZmqGate, WhoBringsNothingIsEndedWhateverElseItSends) {
+  const std::string handshake = kGreeting + std::string("\x04\x06\x05READY", 8);
+  const std::string message = handshake + std::string("\0\1x", 3);
+  for (const std::string& sent :
+       {std::string(), kGreeting.substr(0, 20), kGreeting, handshake, message}) {
+    if (sent.empty()) listen();
+    const UniqueFd peer = connect();
+    const int64_t before_ns = monotonic_ns();
+    const UniqueFd taken = accept();
+    const int64_t after_ns = monotonic_ns();
+    for (const char byte : sent) {
+      char got = 0;
+      ASSERT_EQ(::send(peer.get(), &byte, 1, 0), 1);
+      ASSERT_EQ(::recv(taken.get(), &got, 1, 0), 1);
+    }
+    EXPECT_TRUE(end_silent_connections(before_ns + kSilentConnectionNs));
+    EXPECT_TRUE(end_silent_connections(before_ns + kSilentConnectionNs)) << "it has all its time";
+    EXPECT_TRUE(end_silent_connections(after_ns + kSilentConnectionNs + 1)) << "it is warned";
+    EXPECT_EQ(take_gate_counts().silent, 0u);
+    EXPECT_FALSE(end_silent_connections(after_ns + kSilentConnectionNs + 1));
+    char got = 0;
+    EXPECT_EQ(::recv(taken.get(), &got, 1, MSG_DONTWAIT), 0) << "as if the peer had closed it";
+    EXPECT_EQ(take_gate_counts().silent, 1u);
+    EXPECT_FALSE(end_silent_connections(after_ns + 2 * kSilentConnectionNs)) << "once";
+    EXPECT_EQ(take_gate_counts().silent, 0u);
+  }
+}
+
+TEST_F(ZmqGate, WhoSaysHelloStaysAndWhoAsksHasItsTimeAgain) {
+  listen();
+  const UniqueFd rank = connect();
+  const UniqueFd rank_taken = accept();
+  const UniqueFd asker = connect();
+  const UniqueFd asker_taken = accept();
+  const auto look_twice = [](int64_t now_ns) {
+    (void)end_silent_connections(now_ns);
+    return end_silent_connections(now_ns);
+  };
+  note_brought(rank_taken.get(), Brought::kHello);
+  const int64_t asked_ns = monotonic_ns();
+  note_brought(asker_taken.get(), Brought::kRequest);
+  EXPECT_TRUE(look_twice(asked_ns + kSilentConnectionNs));
+  EXPECT_EQ(take_gate_counts().silent, 0u);
+  EXPECT_FALSE(look_twice(monotonic_ns() + kSilentConnectionNs + 1));
+  EXPECT_EQ(take_gate_counts().silent, 1u);
+  EXPECT_FALSE(look_twice(monotonic_ns() + 100 * kSilentConnectionNs));
+  EXPECT_EQ(take_gate_counts().silent, 0u) << "of the rank";
 }
 
 TEST_F(ZmqGate, AClosedConnectionMakesRoomForTheNext) {

@@ -21,6 +21,8 @@
 #include <cstdarg>
 #include <cstdlib>
 #include <cstring>
+#include <new>
+#include <utility>
 
 #define ELIXIR_STANDS_BEFORE extern "C" __attribute__((visibility("default")))
 
@@ -54,6 +56,9 @@ CallPlan* mapped_plan() {
   return reinterpret_cast<CallPlan*>(place);
 }
 
+// Of threads of libzmq's: what they allocate within libstdc++ is libzmq's.
+thread_local bool is_libzmqs __attribute__((tls_model("initial-exec"))) = false;
+
 bool of_libzmq(const void* caller) {
   Dl_info info{};
   return ::dladdr(caller, &info) != 0 && info.dli_fname != nullptr &&
@@ -63,11 +68,15 @@ bool of_libzmq(const void* caller) {
 // Whether this one is to fail, and how. Sets errno.
 bool fails(Call call, const void* caller, Way* way) {
   CallPlan& plan = call_plan();
-  const Maker maker = of_libzmq(caller) ? Maker::kLibzmq : Maker::kElixir;
+  const bool libzmqs = of_libzmq(caller) || (call == Call::kAllocate && is_libzmqs);
+  const Maker maker = libzmqs ? Maker::kLibzmq : Maker::kElixir;
   const uint64_t number =
       1 + plan.made[static_cast<uint32_t>(maker)][static_cast<uint32_t>(call)].fetch_add(1);
   const uint64_t at = plan.at.load();
-  if (at == 0 || (plan.lasting ? number < at : number != at)) return false;
+  const bool hit = at != 0 && (plan.every     ? number % at == 0
+                               : plan.lasting ? number >= at
+                                              : number == at);
+  if (!hit) return false;
   if (plan.call != call || plan.maker != maker) return false;
   ++plan.failed;
   *way = plan.way;
@@ -274,11 +283,30 @@ ELIXIR_STANDS_BEFORE int unlinkat(int folder, const char* path, int flags) noexc
   return call_or_fail(Call::kUnlink, CALLER, SYS_unlinkat, folder, path, flags);
 }
 
+namespace {
+
+struct ThreadOfLibzmq {
+  void* (*run)(void*);
+  void* argument;
+};
+
+void* run_thread_of_libzmq(void* place) {
+  const ThreadOfLibzmq thread = *static_cast<ThreadOfLibzmq*>(place);
+  std::free(place);
+  is_libzmqs = true;
+  return thread.run(thread.argument);
+}
+
+}  // namespace
+
 ELIXIR_STANDS_BEFORE int pthread_create(pthread_t* thread, const pthread_attr_t* attributes,
                                         void* (*run)(void*), void* argument) noexcept {
   static auto* const function = next<decltype(::pthread_create)>("pthread_create");
   if (fails(Call::kThread, CALLER)) return errno;
-  return function(thread, attributes, run, argument);
+  if (!of_libzmq(CALLER)) return function(thread, attributes, run, argument);
+  auto* const own = static_cast<ThreadOfLibzmq*>(std::malloc(sizeof(ThreadOfLibzmq)));
+  *own = {run, argument};
+  return function(thread, attributes, run_thread_of_libzmq, own);
 }
 
 ELIXIR_STANDS_BEFORE ssize_t write(int fd, const void* buffer, size_t bytes) {
@@ -300,3 +328,51 @@ ELIXIR_STANDS_BEFORE long syscall(long number, ...) noexcept {
 }
 
 ELIXIR_STANDS_BEFORE int open64(const char* path, int flags, ...) __attribute__((alias("open")));
+
+#ifdef FAILING_ALLOCATIONS
+
+namespace {
+
+bool allocation_fails(const void* caller) {
+  return call_plan().call == Call::kAllocate && fails(Call::kAllocate, caller);
+}
+
+// Once: the next call of the thread does not, as after something has been given back.
+thread_local bool malloc_has_failed __attribute__((tls_model("initial-exec"))) = false;
+
+bool malloc_fails() {
+  CallPlan& plan = call_plan();
+  if (plan.call != Call::kMalloc || std::exchange(malloc_has_failed, false)) return false;
+  malloc_has_failed = fails(Call::kMalloc, nullptr);
+  return malloc_has_failed;
+}
+
+}  // namespace
+
+__attribute__((visibility("default"))) void* operator new(size_t bytes) {
+  void* const place = allocation_fails(CALLER) ? nullptr : std::malloc(bytes);
+  if (place == nullptr) throw std::bad_alloc();
+  return place;
+}
+
+__attribute__((visibility("default"))) void* operator new(size_t bytes,
+                                                          const std::nothrow_t&) noexcept {
+  return allocation_fails(CALLER) ? nullptr : std::malloc(bytes);
+}
+
+ELIXIR_STANDS_BEFORE void* __libc_malloc(size_t bytes) {
+  static auto* const function = next<void*(size_t)>("__libc_malloc");
+  return malloc_fails() ? nullptr : function(bytes);
+}
+
+ELIXIR_STANDS_BEFORE void* __libc_calloc(size_t count, size_t bytes) {
+  static auto* const function = next<void*(size_t, size_t)>("__libc_calloc");
+  return malloc_fails() ? nullptr : function(count, bytes);
+}
+
+ELIXIR_STANDS_BEFORE void* __libc_realloc(void* place, size_t bytes) {
+  static auto* const function = next<void*(void*, size_t)>("__libc_realloc");
+  return malloc_fails() ? nullptr : function(place, bytes);
+}
+
+#endif

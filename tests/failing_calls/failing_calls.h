@@ -10,6 +10,7 @@ namespace elixir::testing {
 enum class Call : uint32_t {
   kAccept,
   kAddSeals,
+  kAllocate,   // operator new: it throws, whatever libc has
   kDuplicate,  // F_DUPFD_CLOEXEC
   kEpollControl,
   kEpollWait,
@@ -19,6 +20,7 @@ enum class Call : uint32_t {
   kFtruncate,
   kFutex,
   kMadvise,
+  kMalloc,  // libc's own malloc, calloc and realloc, under elixird's
   kMemfdCreate,
   kMkdir,  // mkdirat
   kMmap,
@@ -64,6 +66,7 @@ struct CallPlan {
   std::atomic<int> failure{0};
   std::atomic<uint64_t> at{0};       // which of them, from 1; stored last. 0: none fails
   std::atomic<bool> lasting{false};  // those after it fail, too
+  std::atomic<bool> every{false};    // every `at`-th fails
   std::atomic<uint32_t> failed{0};
 
   uint64_t count(Maker of, Call what) const {

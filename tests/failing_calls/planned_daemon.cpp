@@ -22,16 +22,12 @@ namespace {
 constexpr uint64_t kMostChosen = 12;
 
 constexpr std::array<const char*, kCalls> kNames = {
-    "accept4",      "F_ADD_SEALS",    "F_DUPFD_CLOEXEC",
-    "epoll_ctl",    "epoll_wait",     "eventfd",
-    "fallocate",    "fsync",          "ftruncate",
-    "futex",        "madvise",        "memfd_create",
-    "mkdirat",      "mmap",           "open",
-    "SO_PEERPIDFD", "pidfd_open",     "poll",
-    "pread",        "pwrite",         "read",
-    "recvmsg",      "renameat2",      "sendmsg",
-    "socket",       "pthread_create", "unlinkat",
-    "write"};
+    "accept4",    "F_ADD_SEALS", "operator new",   "F_DUPFD_CLOEXEC", "epoll_ctl",
+    "epoll_wait", "eventfd",     "fallocate",      "fsync",           "ftruncate",
+    "futex",      "madvise",     "malloc",         "memfd_create",    "mkdirat",
+    "mmap",       "open",        "SO_PEERPIDFD",   "pidfd_open",      "poll",
+    "pread",      "pwrite",      "read",           "recvmsg",         "renameat2",
+    "sendmsg",    "socket",      "pthread_create", "unlinkat",        "write"};
 
 }  // namespace
 
@@ -58,6 +54,7 @@ bool is_steady(Call call) {
 void only_count(CallPlan* plan) {
   plan->at = 0;
   plan->lasting = false;
+  plan->every = false;
   plan->failed = 0;
   for (auto& of_maker : plan->made) {
     for (auto& count : of_maker) count = 0;
