@@ -169,6 +169,17 @@ TEST_F(CrashTest, TheSaveMakesAllTheCallsThatAreCounted) {
   EXPECT_FALSE(fs::exists(of(kOldest)));
 }
 
+// Whatever a file system says where it cannot sync a folder. A disk that fails is no such one.
+TEST_F(CrashTest, AFolderThatCannotBeSyncedIsNoFailedSave) {
+  for (const int failure : {EINVAL, EOPNOTSUPP, ENOSYS, EBADF, EIO}) {
+    begin();
+    arm({.plain = true, .sync_folder_failure = failure});
+    EXPECT_EQ(run(save) == 0, failure != EIO) << failure;
+    EXPECT_GT(disarm().calls, 0u);
+    EXPECT_EQ(fault(), "");
+  }
+}
+
 TEST_F(CrashTest, KilledAtAnyCallTheOlderOneIsThereAndTheNewOneWholeOrNot) {
   for (const bool plain : {false, true}) {
     EXPECT_THAT(faults(save, {.loss = Loss::kNothing, .plain = plain}), IsEmpty());

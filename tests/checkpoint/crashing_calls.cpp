@@ -153,7 +153,7 @@ int __wrap_fsync(int fd) {
     return -1;
   }
   if (folder && is_plain()) {
-    errno = EINVAL;
+    errno = now.plan.sync_folder_failure;
     return -1;
   }
   if (folder) {
