@@ -18,6 +18,7 @@
 #include "base/units.h"
 #include "ctl/doctor.h"
 #include "ctl/status_client.h"
+#include "ctl/unanswered.h"
 #include "shm/runtime_folder.h"
 #include "shm/segment.h"
 
@@ -193,14 +194,25 @@ Finding examine_elixird(const DoctorOptions& options) {
   }
   const Result<std::string> answer = StatusClient(folder->status_endpoint()).request();
   if (answer.ok()) {
+    const Status version = version_of(*answer).status;
     try {
-      return {"elixird", Severity::kOk,
-              fmt::format("{} in {}", daemon_text(Json::parse(*answer)), folder->path), ""};
-    } catch (const Json::exception& failure) {
-      return {
-          "elixird", Severity::kProblem,
-          fmt::format("its answer in {} is of another version: {}", folder->path, failure.what()),
-          "install elixirctl and elixird together, restart elixird"};
+      if (version.ok()) {
+        return {"elixird", Severity::kOk,
+                fmt::format("{} in {}", daemon_text(Json::parse(*answer)), folder->path), ""};
+      }
+    } catch (const Json::exception&) {
+      // A field is missing.
+    }
+  }
+  if (answer.ok() || answer.status().code() == Code::kProtocol) {
+    return {"elixird", Severity::kProblem,
+            fmt::format("its answer in {} is of another version", folder->path),
+            "install elixirctl and elixird together, restart elixird"};
+  }
+  if (answer.status().code() != Code::kUnavailable) {
+    const Unanswered why = why_unanswered(folder->status_socket(), kStatusTimeoutMs);
+    if (why.code != Code::kUnavailable) {
+      return {"elixird", Severity::kProblem, why.what, why.remedy};
     }
   }
   const std::string program = program_folder() + "/elixird";

@@ -36,6 +36,14 @@ Result<shm::RuntimeFolder> folder_of(const StatusArguments& arguments) {
   return shm::open_runtime_folder();
 }
 
+// Where it is of another version: on standard error, beside what can be shown.
+Status check_version(const std::string& answer) {
+  const AnswerVersion version = version_of(answer);
+  if (!version.is_status) return version.status;
+  if (!version.status.ok()) std::cerr << "elixirctl: " << version.status.message() << "\n";
+  return Status();
+}
+
 std::string shown(const std::string& answer, const StatusArguments& arguments) {
   return arguments.json ? answer + "\n" : status_text(answer);
 }
@@ -45,7 +53,8 @@ void watch(const StatusClient& client, const StatusArguments& arguments) {
   watch_for_interrupt();
   const bool screen = ::isatty(STDOUT_FILENO) != 0 && !arguments.json;
   while (!interrupted) {
-    const Result<std::string> answer = client.request();
+    Result<std::string> answer = client.request();
+    if (answer.ok() && !version_of(*answer).is_status) answer = version_of(*answer).status;
     if (interrupted) break;
     if (screen) std::cout << "\x1b[H\x1b[J";
     if (answer.ok()) {
@@ -68,6 +77,7 @@ Status status_command(const StatusArguments& arguments) {
   }
   const Result<std::string> answer = client.request();
   if (!answer.ok()) return answer.status();
+  ELIXIR_RETURN_IF_ERROR(check_version(*answer));
   std::cout << shown(*answer, arguments);
   return Status();
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <map>
 #include <memory>
@@ -12,8 +13,9 @@
 
 #include "base/fd.h"
 #include "base/host_memory.h"
+#include "base/machine_load.h"
 #include "daemon/background.h"
-#include "daemon/bandwidth.h"
+#include "daemon/bandwidth_watch.h"
 #include "daemon/config.h"
 #include "daemon/descriptors.h"
 #include "daemon/job.h"
@@ -26,6 +28,13 @@
 #include "shm/runtime_folder.h"
 
 namespace elixir::daemon {
+
+inline constexpr uint32_t kBackgroundThreads = 2, kTablesThreads = 1;
+// At the start; then one a job: disks may never answer.
+inline constexpr uint32_t kFolderThreads = 1;
+// A tenth of a processor that an updating thread wants, too.
+inline constexpr int kTablesNiceness = 10;
+inline constexpr int64_t kBandwidthLookNs = 5'000'000'000;
 
 // An AttachRequest that would begin a job.
 struct AttachAttempt {
@@ -49,7 +58,7 @@ struct Connection {
 
 // elixird's event loop: one thread that owns sockets and jobs, admits ranks, hands on what they say
 // to their Job, and never waits for a peer. The functions are grouped by file: event_loop.cpp,
-// attach.cpp, admission.cpp, reserve.cpp, ranks_ready.cpp, control.cpp, ports.cpp,
+// workers.cpp, attach.cpp, admission.cpp, reserve.cpp, ranks_ready.cpp, control.cpp, ports.cpp,
 // folder_requests.cpp, status.cpp. Who owns what: daemon/README.md.
 class Daemon final : public JobPorts {
  public:
@@ -69,7 +78,6 @@ class Daemon final : public JobPorts {
   Status bind_channels();
   void look_at_descriptors();
   bool has_untold() const;
-  void start_threads();
   Status listen();
   void close_listener();
   bool holds_folder() const;
@@ -82,6 +90,16 @@ class Daemon final : public JobPorts {
   std::vector<Job*> all_jobs() const;
   void on_work_done(const JobWork* work);
   bool idle_too_long(int64_t now_ns);
+
+  // ---- workers.cpp ----
+  void start_threads();
+  uint32_t threads_to_measure() const;
+  void note_work();
+  bool workers_are_free() const;
+  void look_at_bandwidth(int64_t now_ns);
+  void measure_again();
+  void on_measured(const Bandwidth& measured, bool idle);
+  void choose_workers();
 
   // ---- attach.cpp ----
   void accept_connections();
@@ -152,6 +170,7 @@ class Daemon final : public JobPorts {
 
   // ---- status.cpp ----
   void drain_status();
+  void note_bandwidths();
   const std::string& recent_status();
   std::string status_json() const;
 
@@ -166,7 +185,7 @@ class Daemon final : public JobPorts {
 
   // Constant once the threads run.
   std::vector<NodeCpus> nodes_;
-  double bandwidth_gb_s_ = 0;  // 0: not measured
+  uint64_t cache_bytes_ = 0;  // of the last level; 0: not known
 
   // The event loop's.
   std::map<int, Connection> connections_;          // by socket
@@ -194,6 +213,10 @@ class Daemon final : public JobPorts {
   int64_t document_ns_ = 0;
   int64_t idle_since_ns_ = 0;
   int64_t next_tick_ns_ = 0;
+  BandwidthWatch bandwidth_;
+  OthersLoad others_;
+  int64_t next_look_ns_ = 0;      // at the machine's load, and the workers
+  bool had_work_ = false;         // a job, since the last look
   int64_t next_swap_ns_ = 0;      // when to ask again whether the machine swaps
   uint64_t used_swap_bytes_ = 0;  // its answer
   bool messages_left_ = false;    // ZeroMQ's descriptors will not say so again
@@ -202,6 +225,9 @@ class Daemon final : public JobPorts {
   int exit_signal_count_ = 0;
   int64_t stop_ns_ = 0;         // when the first came; 0: none has
   uint64_t details_bytes_ = 0;  // of requests for folders that are being read
+
+  // The event loop writes it, and who measures reads it. Relaxed: it guards nothing.
+  std::atomic<bool> stop_measuring_{false};
 
   // Last: their threads use what stands above.
   std::unique_ptr<Background> background_;

@@ -7,6 +7,7 @@
 #include "base/version.h"
 #include "daemon/daemon.h"
 #include "daemon/waits.h"
+#include "shm/layout.h"
 #include "shm/shape.h"
 
 namespace elixir::daemon {
@@ -16,6 +17,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr int kRequestsAtOnce = 16;
 constexpr int64_t kRecentNs = 50'000'000;
+constexpr double kCachesPassed = 2;  // of an update's bytes, so that most come from memory
 
 // Bytes that one parameter's update reads and writes in host memory: gradients of all ranks, or
 // their FP32 sum, the states, the parameter. Passes over gradients before the update are not in it.
@@ -127,6 +129,19 @@ void add_early_updates(const Job& job, Json* json) {
   (*json)["early_hits"] = statistics.early_hits_sum;
 }
 
+// What the last step's update moved.
+double update_gb_s(const Job& job) {
+  const JobStatistics& statistics = job.statistics();
+  return mparam_s(statistics.updated_numel_last, statistics.update_ns_last) * 1e-3 *
+         cpu_bytes_per_param(job);
+}
+
+// Null: more than the memory gives, since the states lie in the processors' caches.
+Json fraction_of(double bandwidth_gb_s, double moved_gb_s) {
+  if (bandwidth_gb_s <= 0) return 0.0;
+  return moved_gb_s <= bandwidth_gb_s ? Json(moved_gb_s / bandwidth_gb_s) : Json();
+}
+
 Json job_json(const Job& job, double bandwidth_gb_s) {
   const shm::Shape& shape = job.options().shape;
   const JobStatistics& statistics = job.statistics();
@@ -167,8 +182,7 @@ Json job_json(const Job& job, double bandwidth_gb_s) {
   json["steps_done"] = job.machine().finished_step();
   json["update_mparam_s"] = rate;
   json["update_mparam_s_mean"] = rate_mean;
-  json["update_fraction_of_bandwidth"] =
-      bandwidth_gb_s > 0 ? rate * 1e-3 * cpu_bytes_per_param(job) / bandwidth_gb_s : 0.0;
+  json["update_fraction_of_bandwidth"] = fraction_of(bandwidth_gb_s, update_gb_s(job));
   json["queue_depth"] = job.step_in_hand() ? job.work()->chunks_left() : 0;
   json["gathers_last_step"] = greatest(statistics, &shm::StepRecord::gathers);
   json["evictions_last_step"] = greatest(statistics, &shm::StepRecord::evictions);
@@ -207,21 +221,34 @@ std::string Daemon::status_json() const {
   Json json;
   json["daemon"] = {{"pid", ::getpid()},
                     {"version", kVersion},
+                    {"layout_version", shm::kLayoutVersion},
                     {"uptime_s", seconds_since(start_ns_)},
                     {"threads_by_node", std::move(threads)},
                     {"page_bytes", page_bytes_},
-                    {"bandwidth_gb_s", bandwidth_gb_s_},
+                    {"bandwidth_gb_s", bandwidth_.gb_s()},
+                    {"bandwidth_basis", basis_name(bandwidth_.basis())},
                     {"lost_doorbells", lost_doorbells}};
   json["jobs"] = Json::array();
-  for (const auto& [id, job] : jobs_) json["jobs"].push_back(job_json(*job, bandwidth_gb_s_));
+  for (const auto& [id, job] : jobs_) json["jobs"].push_back(job_json(*job, bandwidth_.gb_s()));
   // A peer's text (a job's name) may be no UTF-8.
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+// An update that stays in the caches says nothing of the memory.
+void Daemon::note_bandwidths() {
+  for (const auto& [id, job] : jobs_) {
+    const double bytes = static_cast<double>(job->numel()) * cpu_bytes_per_param(*job);
+    if (bytes > kCachesPassed * static_cast<double>(cache_bytes_)) {
+      bandwidth_.moved(update_gb_s(*job));
+    }
+  }
 }
 
 // Who asks in a loop gets what the one before got, while nothing has happened to a job.
 const std::string& Daemon::recent_status() {
   const int64_t now_ns = monotonic_ns();
   if (document_.empty() || now_ns - document_ns_ > kRecentNs) {
+    note_bandwidths();
     document_ = status_json();
     document_ns_ = now_ns;
   }
