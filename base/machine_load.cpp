@@ -5,12 +5,11 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <fstream>
-#include <iterator>
 #include <sstream>
 
 #include "base/clock.h"
 #include "base/processors.h"
+#include "base/text_file.h"
 
 namespace elixir {
 
@@ -24,13 +23,13 @@ MachineLoad load_of_last_minute() {
 OthersLoad::OthersLoad() : processors_(usable_processors()), last_(now(processors_)) {}
 
 OthersLoad::Times OthersLoad::now(const std::vector<int>& processors) {
-  std::ifstream file("/proc/stat");
-  const std::string text(std::istreambuf_iterator<char>(file), {});
+  const Result<std::string> text = read_text_file("/proc/stat");
   timespec own{};
   ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &own);
   return {.wall_ns = monotonic_ns(),
           .own_ns = own.tv_sec * 1'000'000'000 + own.tv_nsec,
-          .busy_s = busy_seconds(text, processors, static_cast<double>(::sysconf(_SC_CLK_TCK)))};
+          .busy_s = busy_seconds(text.ok() ? *text : "", processors,
+                                 static_cast<double>(::sysconf(_SC_CLK_TCK)))};
 }
 
 MachineLoad OthersLoad::look() {

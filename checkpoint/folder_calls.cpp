@@ -204,14 +204,14 @@ Status check_not_reserved(std::string_view name) {
                  "'{}' cannot be a checkpoint's name: {}; give it another, such as {}", name, why,
                  step_name(1));
   };
-  if (name.starts_with('.')) return refused("what begins with '.' is a lock, or goes");
+  if (name.starts_with('.')) return refused("names that begin with '.' are for locks and removals");
   for (const std::string_view part : {kUnfinished, kPartial}) {
     if (name.find(part) != name.npos) {
-      return refused(fmt::format("what has '{}' in it is not whole yet", part));
+      return refused(fmt::format("names with '{}' are for what is not whole yet", part));
     }
   }
   if (is_own_file(name) || name == "config.json" || name == "user") {
-    return refused("a checkpoint has such an entry itself, so that its parent would look like one");
+    return refused("a checkpoint has an entry of this name, so its parent would look like one");
   }
   return Status();
 }

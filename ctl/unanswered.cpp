@@ -6,10 +6,9 @@
 
 #include <cerrno>
 #include <cstring>
-#include <fstream>
-#include <iterator>
 
 #include "base/fd.h"
+#include "base/text_file.h"
 #include "shm/attach_socket.h"
 
 namespace elixir::ctl {
@@ -17,8 +16,8 @@ namespace {
 
 // The letter of /proc/PID/stat: 'T' is stopped, 't' is held by a debugger. 0: not told.
 char process_state(pid_t pid) {
-  std::ifstream file(fmt::format("/proc/{}/stat", pid));
-  const std::string text(std::istreambuf_iterator<char>(file), {});
+  const Result<std::string> read = read_text_file(fmt::format("/proc/{}/stat", pid));
+  const std::string text = read.ok() ? *read : "";
   const size_t name_end = text.rfind(") ");  // a program's name may have brackets in it
   return name_end == text.npos || name_end + 2 >= text.size() ? '\0' : text[name_end + 2];
 }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <new>
 #include <system_error>
 #include <utility>
 
@@ -109,9 +110,13 @@ void Daemon::measure_again() {
   background_->start(
       [this, outcome, node = nodes_[0], threads = threads_to_measure(),
        spare_bytes = room_for_jobs().available_bytes / kProbeShareOfMemory] {
-        OthersLoad others;
-        outcome->measured = measure_bandwidth(node, threads, spare_bytes, stop_measuring_);
-        outcome->idle = others.look().idle();
+        try {
+          OthersLoad others;
+          outcome->measured = measure_bandwidth(node, threads, spare_bytes, stop_measuring_);
+          outcome->idle = others.look().idle();
+        } catch (const std::bad_alloc&) {
+          outcome->idle = false;  // it does not count
+        }
       },
       [this, outcome] {
         on_measured(of_all_nodes(outcome->measured, nodes_.size()), outcome->idle);
