@@ -7,7 +7,8 @@
 
 namespace elixir::daemon {
 
-void BandwidthWatch::started(const Bandwidth& measured, bool idle) {
+void BandwidthWatch::started(const Bandwidth& measured, bool idle, uint64_t cache_bytes) {
+  cache_bytes_ = static_cast<double>(cache_bytes);
   if (measured.gb_s <= 0) return;
   gb_s_ = measured.gb_s;
   threads_ = measured.threads;
@@ -45,12 +46,18 @@ bool BandwidthWatch::ended(int64_t now_ns, const Bandwidth& measured, bool idle)
   return true;
 }
 
-void BandwidthWatch::moved(double gb_s) {
+void BandwidthWatch::moved(double gb_s, double bytes) {
+  if (bytes <= kCachesPassed * cache_bytes_) return;
   moved_gb_s_ = std::max(moved_gb_s_, gb_s);
   if (basis_ == Basis::kNone || gb_s <= gb_s_) return;
   gb_s_ = gb_s;
   basis_ = Basis::kUpdate;
   wants_ = !measured_idle_;
+}
+
+std::optional<double> BandwidthWatch::share_of(double gb_s) const {
+  if (basis_ == Basis::kNone) return 0;
+  return gb_s <= gb_s_ ? std::optional(gb_s / gb_s_) : std::nullopt;
 }
 
 void BandwidthWatch::chosen() { threads_ = std::exchange(wanted_threads_, 0); }

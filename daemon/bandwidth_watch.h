@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "daemon/bandwidth.h"
 
@@ -23,8 +24,9 @@ class BandwidthWatch {
   static constexpr int64_t kQuietNs = 10'000'000'000;
   static constexpr int64_t kAgainNs = 60'000'000'000;  // between two measurements
 
-  // The measurement at the start. `idle`: nobody else used the machine.
-  void started(const Bandwidth& measured, bool idle);
+  // The measurement at the start. `idle`: nobody else used the machine. `cache_bytes`: of the
+  // processors' caches of the last level.
+  void started(const Bandwidth& measured, bool idle, uint64_t cache_bytes = 0);
 
   // Whether to measure now; then ended() follows. `quiet`: no job has had work since the last call.
   bool begin(int64_t now_ns, bool quiet, bool idle);
@@ -33,8 +35,10 @@ class BandwidthWatch {
   // True: it counts. `idle`: as the machine was meanwhile.
   bool ended(int64_t now_ns, const Bandwidth& measured, bool idle);
 
-  // An update moved so much.
-  void moved(double gb_s);
+  // An update moved so many bytes, so fast. What fits into the caches says nothing of the memory.
+  void moved(double gb_s, double bytes);
+  // Of the bandwidth; 0: it was not measured. Empty: it is more, out of the caches.
+  std::optional<double> share_of(double gb_s) const;
 
   // So many workers are enough, and there are others than that; 0: they stay. Until chosen().
   uint32_t wanted_threads() const { return wanted_threads_; }
@@ -48,6 +52,10 @@ class BandwidthWatch {
   bool waits() const { return wants_ || wanted_threads_ > 0; }
 
  private:
+  // Of an update's bytes, so that most of them come from memory.
+  static constexpr double kCachesPassed = 2;
+
+  double cache_bytes_ = 0;
   double gb_s_ = 0, moved_gb_s_ = 0;  // the figure; the most that an update moved
   Basis basis_ = Basis::kNone;
   uint32_t threads_ = 0, wanted_threads_ = 0;

@@ -185,7 +185,6 @@ class Daemon final : public JobPorts {
 
   // Constant once the threads run.
   std::vector<NodeCpus> nodes_;
-  uint64_t cache_bytes_ = 0;  // of the last level; 0: not known
 
   // The event loop's.
   std::map<int, Connection> connections_;          // by socket

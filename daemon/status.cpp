@@ -17,7 +17,6 @@ using Json = nlohmann::ordered_json;
 
 constexpr int kRequestsAtOnce = 16;
 constexpr int64_t kRecentNs = 50'000'000;
-constexpr double kCachesPassed = 2;  // of an update's bytes, so that most come from memory
 
 // Bytes that one parameter's update reads and writes in host memory: gradients of all ranks, or
 // their FP32 sum, the states, the parameter. Passes over gradients before the update are not in it.
@@ -136,13 +135,7 @@ double update_gb_s(const Job& job) {
          cpu_bytes_per_param(job);
 }
 
-// Null: more than the memory gives, since the states lie in the processors' caches.
-Json fraction_of(double bandwidth_gb_s, double moved_gb_s) {
-  if (bandwidth_gb_s <= 0) return 0.0;
-  return moved_gb_s <= bandwidth_gb_s ? Json(moved_gb_s / bandwidth_gb_s) : Json();
-}
-
-Json job_json(const Job& job, double bandwidth_gb_s) {
+Json job_json(const Job& job, const BandwidthWatch& bandwidth) {
   const shm::Shape& shape = job.options().shape;
   const JobStatistics& statistics = job.statistics();
   const double numel = static_cast<double>(job.numel());
@@ -182,7 +175,8 @@ Json job_json(const Job& job, double bandwidth_gb_s) {
   json["steps_done"] = job.machine().finished_step();
   json["update_mparam_s"] = rate;
   json["update_mparam_s_mean"] = rate_mean;
-  json["update_fraction_of_bandwidth"] = fraction_of(bandwidth_gb_s, update_gb_s(job));
+  const std::optional<double> share = bandwidth.share_of(update_gb_s(job));
+  json["update_fraction_of_bandwidth"] = share ? Json(*share) : Json();
   json["queue_depth"] = job.step_in_hand() ? job.work()->chunks_left() : 0;
   json["gathers_last_step"] = greatest(statistics, &shm::StepRecord::gathers);
   json["evictions_last_step"] = greatest(statistics, &shm::StepRecord::evictions);
@@ -229,18 +223,15 @@ std::string Daemon::status_json() const {
                     {"bandwidth_basis", basis_name(bandwidth_.basis())},
                     {"lost_doorbells", lost_doorbells}};
   json["jobs"] = Json::array();
-  for (const auto& [id, job] : jobs_) json["jobs"].push_back(job_json(*job, bandwidth_.gb_s()));
+  for (const auto& [id, job] : jobs_) json["jobs"].push_back(job_json(*job, bandwidth_));
   // A peer's text (a job's name) may be no UTF-8.
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-// An update that stays in the caches says nothing of the memory.
 void Daemon::note_bandwidths() {
   for (const auto& [id, job] : jobs_) {
-    const double bytes = static_cast<double>(job->numel()) * cpu_bytes_per_param(*job);
-    if (bytes > kCachesPassed * static_cast<double>(cache_bytes_)) {
-      bandwidth_.moved(update_gb_s(*job));
-    }
+    const auto numel = static_cast<double>(job->statistics().updated_numel_last);
+    bandwidth_.moved(update_gb_s(*job), numel * cpu_bytes_per_param(*job));
   }
 }
 

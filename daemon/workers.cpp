@@ -41,7 +41,6 @@ void Daemon::start_threads() {
   }
   if (threads == 0) threads = static_cast<uint32_t>(processors.size());
   threads = std::min(threads, shm::kMaxWorkers);
-  cache_bytes_ = last_level_cache_bytes(processors);
   if (!config_.no_bandwidth_probe) {
     const uint64_t spare_bytes = memory_room("", config_.memory_room_bytes).available_bytes;
     const MachineLoad before = load_of_last_minute();
@@ -52,7 +51,8 @@ void Daemon::start_threads() {
                      nodes_.size());
     const MachineLoad beside = others_.look();
     if (config_.workers == 0) threads = measured.threads;
-    bandwidth_.started(measured, before.idle() && beside.idle());
+    bandwidth_.started(measured, before.idle() && beside.idle(),
+                       last_level_cache_bytes(processors));
     if (bandwidth_.wants_measurement()) {
       log_warn(
           "bandwidth_disturbed",

@@ -11,6 +11,7 @@ namespace {
 using Basis = BandwidthWatch::Basis;
 
 constexpr int64_t kS = 1'000'000'000;
+constexpr double kMuch = 1e9;  // bytes, beyond all caches
 constexpr Bandwidth kLow{.threads = 1, .gb_s = 11}, kHigh{.threads = 2, .gb_s = 68};
 
 class BandwidthWatchTest : public ::testing::Test {
@@ -44,7 +45,7 @@ TEST_F(BandwidthWatchTest, AFigureOfAnIdleMachineStands) {
 TEST_F(BandwidthWatchTest, WithoutAFigureThereIsNothingToMeasureAgain) {
   expect(0, Basis::kNone, false);
   watch_.started({.threads = 2, .gb_s = 0}, /*idle=*/false);
-  watch_.moved(70);
+  watch_.moved(70, kMuch);
   expect(0, Basis::kNone, false);
   EXPECT_EQ(begins_within(1000), -1);
 }
@@ -123,9 +124,9 @@ TEST_F(BandwidthWatchTest, WorkBeforeAMeasurementDoesNotDisturbIt) {
 // No update moves more than there is: the figure was wrong.
 TEST_F(BandwidthWatchTest, AFasterUpdateRaisesTheFigure) {
   watch_.started(kLow, /*idle=*/false);
-  watch_.moved(10);
+  watch_.moved(10, kMuch);
   expect(11, Basis::kDisturbed, true);
-  for (const double gb_s : {20, 19, 21}) watch_.moved(gb_s);
+  for (const double gb_s : {20, 19, 21}) watch_.moved(gb_s, kMuch);
   expect(21, Basis::kUpdate, true);
   ASSERT_GE(begins_within(100), 0);
   EXPECT_TRUE(ended(kHigh));
@@ -134,14 +135,28 @@ TEST_F(BandwidthWatchTest, AFasterUpdateRaisesTheFigure) {
 
 TEST_F(BandwidthWatchTest, AFigureOfAnIdleMachineThatIsExceededIsMeasuredOnceMoreAndNotForEver) {
   watch_.started(kHigh, /*idle=*/true);
-  watch_.moved(80);
+  watch_.moved(80, kMuch);
   expect(80, Basis::kUpdate, true);
   ASSERT_GE(begins_within(100), 0);
   EXPECT_TRUE(ended(kHigh));
   expect(80, Basis::kUpdate, false);  // an update did move it
-  watch_.moved(90);
+  watch_.moved(90, kMuch);
   expect(90, Basis::kUpdate, false);
   EXPECT_EQ(begins_within(1000), -1);
+}
+
+// Which an update of few bytes does, in the caches.
+TEST_F(BandwidthWatchTest, WhatStaysInTheCachesRaisesNothingAndHasNoShare) {
+  watch_.started(kHigh, /*idle=*/true, /*cache_bytes=*/1000);
+  watch_.moved(200, 2000);
+  expect(68, Basis::kMeasured, false);
+  EXPECT_FALSE(watch_.share_of(200).has_value());
+  EXPECT_EQ(watch_.share_of(34), 0.5);
+  EXPECT_EQ(watch_.share_of(68), 1);
+  watch_.moved(80, 2001);
+  expect(80, Basis::kUpdate, true);
+  EXPECT_EQ(watch_.share_of(80), 1);
+  EXPECT_EQ(BandwidthWatch().share_of(80), 0) << "not measured";
 }
 
 }  // namespace
