@@ -268,15 +268,13 @@ Status pread_all(int fd, uint64_t offset, std::span<std::byte> to) {
 }  // namespace
 
 Status check_user_file_name(const std::string& name) {
-  constexpr std::string_view kOwn = "optimizer/";
   if (!is_file_name(name)) {
     return error(Code::kInvalidArgument,
                  "'{}' cannot be a file of a checkpoint: one or two parts of letters, digits, '.', "
                  "'_' and '-' can, none of them '.' or '..'",
                  name);
   }
-  if (name == kManifestName || name == kIndexName || name == "optimizer" ||
-      name.starts_with(kOwn) || name.ends_with(".safetensors")) {
+  if (is_own_file(name)) {
     return error(Code::kInvalidArgument,
                  "'{}' is a name of the checkpoint's own files: choose another, as 'user/...'",
                  name);

@@ -14,6 +14,7 @@
 
 #include "checkpoint/listing.h"
 #include "checkpoint/manifest.h"
+#include "checkpoint/new_file.h"
 
 namespace elixir::checkpoints {
 namespace {
@@ -74,6 +75,16 @@ bool is_named(int parent, const std::string& name, int folder) {
   struct stat open {};
   return ::fstatat(parent, name.c_str(), &named, AT_SYMLINK_NOFOLLOW) == 0 &&
          ::fstat(folder, &open) == 0 && named.st_dev == open.st_dev && named.st_ino == open.st_ino;
+}
+
+Result<UniqueFd> open_again(int folder) {
+  UniqueFd fd(::openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (fd.valid()) return fd;
+  if (errno != EACCES) return write_status(fmt::format("cannot open {}", path_of(folder)));
+  return error(Code::kInvalidArgument,
+               "cannot open {}: the folder must be readable, too, by user {}, as whom this process "
+               "writes: what is in it is synced through it",
+               path_of(folder), ::geteuid());
 }
 
 Result<std::vector<std::string>> names_in(int folder) {
@@ -146,8 +157,17 @@ Status write_all(int fd, std::span<iovec> parts, uint64_t offset) {
 }
 
 Status sync_folder(int folder) {
-  if (::fsync(folder) == 0 || errno == EINVAL || errno == EOPNOTSUPP) return Status();
-  return write_status(fmt::format("fsync of {}", path_of(folder)));
+  if (::fsync(folder) == 0) return Status();
+  UniqueFd readable;
+  if (errno == EBADF) {  // O_PATH
+    Result<UniqueFd> again = open_again(folder);
+    if (!again.ok()) return again.status();
+    readable = std::move(*again);
+    if (::fsync(readable.get()) == 0) return Status();
+  }
+  // fsync(2) says EINVAL of what cannot be synced, FUSE and file servers one of the others.
+  const bool cannot = errno == EINVAL || errno == EOPNOTSUPP || errno == ENOSYS || errno == EBADF;
+  return cannot ? Status() : write_status(fmt::format("fsync of {}", path_of(folder)));
 }
 Status sync_file(int fd) {
   if (::fsync(fd) == 0) return Status();
@@ -177,6 +197,24 @@ std::string unfinished_name(const std::string& name, const std::string& tag) {
   return fmt::format("{}{}{}", name, kUnfinished, tag);
 }
 std::string deleting_name(const std::string& name) { return fmt::format("{}{}", kDeleting, name); }
+
+Status check_not_reserved(std::string_view name) {
+  const auto refused = [&](std::string_view why) {
+    return error(Code::kInvalidArgument,
+                 "'{}' cannot be a checkpoint's name: {}; give it another, such as {}", name, why,
+                 step_name(1));
+  };
+  if (name.starts_with('.')) return refused("names that begin with '.' are for locks and removals");
+  for (const std::string_view part : {kUnfinished, kPartial}) {
+    if (name.find(part) != name.npos) {
+      return refused(fmt::format("names with '{}' are for what is not whole yet", part));
+    }
+  }
+  if (is_own_file(name) || name == "config.json" || name == "user") {
+    return refused("a checkpoint has an entry of this name, so its parent would look like one");
+  }
+  return Status();
+}
 
 std::string save_tag(int pid, uint64_t job) { return fmt::format("{}-{}", pid, job); }
 

@@ -30,6 +30,10 @@ Status write_all(int fd, std::span<const std::byte> bytes, uint64_t offset);
 // One behind another, none of them empty. What the parts say is gone afterwards.
 Status write_all(int fd, std::span<iovec> parts, uint64_t offset);
 
+// The same folder by a descriptor that reads and syncs it, whatever `folder` was opened for
+// (O_PATH). kInvalidArgument: it is not readable.
+Result<UniqueFd> open_again(int folder);
+
 // An fsync that failed is not tried again: what it lost nobody knows. Some file systems cannot sync
 // a folder and say so; what they keep of it is their affair.
 Status sync_file(int fd);
@@ -58,6 +62,10 @@ Status remove_folder(int parent, const std::string& name, int levels = 2);
 inline constexpr std::string_view kUnfinished = ".tmp-";
 std::string unfinished_name(const std::string& name, const std::string& tag);  // NAME.tmp-TAG
 std::string deleting_name(const std::string& name);                            // .deleting-NAME
+
+// kInvalidArgument: a checkpoint of this name would be taken for something else: a lock, what is
+// not whole yet or goes, or a file that makes its parent look like a checkpoint or a model.
+Status check_not_reserved(std::string_view name);
 
 // The tag of what elixird writes for a job, and whether an entry's name has such a one.
 std::string save_tag(int pid, uint64_t job);

@@ -259,6 +259,11 @@ bool is_file_name(std::string_view name) {
   return is_name_part(name.substr(0, slash)) && is_name_part(name.substr(slash + 1));
 }
 
+bool is_own_file(std::string_view name) {
+  return name == kManifestName || name == kIndexName || name == "optimizer" ||
+         name.starts_with("optimizer/") || name.ends_with(".safetensors");
+}
+
 std::string encode_manifest(const Manifest& manifest) {
   json value = {
       {"format", kFormatName},

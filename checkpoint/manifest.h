@@ -99,4 +99,8 @@ uint64_t xxh3_of(std::span<const std::byte> bytes);
 // "..", 255 bytes each at most.
 bool is_file_name(std::string_view name);
 
+// A name that the format gives a meaning in a checkpoint's folder: the manifest, the index, files
+// of tensors, and all of optimizer/.
+bool is_own_file(std::string_view name);
+
 }  // namespace elixir::checkpoints

@@ -41,11 +41,11 @@ Result<NewFile> NewFile::create(const std::string& path) {
   NewFile made;
   made.parent_ = std::move(place->parent);
   made.name_ = place->name;
-  made.partial_name_ = fmt::format("{}.partial-{}", place->name, ::getpid());
+  made.partial_name_ = fmt::format("{}{}{}", place->name, kPartial, ::getpid());
   made.fd_.reset(::openat(made.parent_.get(), made.partial_name_.c_str(),
                           O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666));
   if (made.fd_.valid()) return made;
-  return write_status(fmt::format("cannot make {}.partial-{}", path, ::getpid()));
+  return write_status(fmt::format("cannot make {}{}{}", path, kPartial, ::getpid()));
 }
 
 NewFile::~NewFile() {

@@ -4,11 +4,14 @@
 // as PATH.partial-PID, synced, renamed.
 
 #include <string>
+#include <string_view>
 
 #include "base/fd.h"
 #include "base/status.h"
 
 namespace elixir::checkpoints {
+
+inline constexpr std::string_view kPartial = ".partial-";
 
 // kInvalidArgument: there is something of this name. For who has much to do before he writes.
 Status check_new_file(const std::string& path);

@@ -25,12 +25,7 @@ Status check_name(const std::string& name, const std::string& tag) {
                  "most {} with '{}'",
                  name, kMaxEntryBytes, unfinished_name("", tag));
   }
-  // Else a later save would take it for what an earlier one left.
-  if (!name.starts_with('.') && name.find(kUnfinished) == std::string::npos) return Status();
-  return error(Code::kInvalidArgument,
-               "'{}' cannot be a checkpoint's name: what begins with '.' or has '{}' in it is none "
-               "that is whole",
-               name, kUnfinished);
+  return check_not_reserved(name);
 }
 
 // What saves left that were killed. It takes room, but hinders nothing.
@@ -78,8 +73,9 @@ Result<NewFolder> NewFolder::create(int parent, const std::string& name, uint64_
   made.name_ = name;
   made.tmp_name_ = unfinished_name(name, tag);
   made.step_ = step;
-  made.parent_.reset(::fcntl(parent, F_DUPFD_CLOEXEC, 0));
-  if (!made.parent_.valid()) return errno_status(Code::kInternal, "dup of a folder");
+  Result<UniqueFd> readable = open_again(parent);
+  if (!readable.ok()) return readable.status();
+  made.parent_ = std::move(*readable);
   ELIXIR_RETURN_IF_ERROR(check_not_taken(parent, name));
   remove_left_over(parent, name);
   const std::string what =

@@ -20,8 +20,9 @@ class NewFolder {
  public:
   // Makes NAME.tmp-TAG in the open folder `parent` after it has removed what others left there:
   // NAME.tmp-*, step-*.tmp-*, .deleting-step-*. So its caller holds lock_folder(parent).
-  // kInvalidArgument: `name` has a slash, is none that is_file_name() allows, is taken, or is
-  // that of another step. Else as write_status: kResourceExhausted for a full disk.
+  // kInvalidArgument: `name` has a slash, is none that is_file_name() and check_not_reserved()
+  // allow, is taken, or is that of another step; or `parent` cannot be read. Else as write_status:
+  // kResourceExhausted for a full disk.
   static Result<NewFolder> create(int parent, const std::string& name, uint64_t step,
                                   const std::string& tag);
   NewFolder(NewFolder&&) noexcept;

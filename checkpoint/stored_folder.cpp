@@ -224,7 +224,15 @@ std::string StoredFolder::place_of(const StoredTensor& tensor) const {
   return fmt::format("{}/{}: tensor '{:.100}'", path, files[tensor.file].name, tensor.name);
 }
 
+bool has_manifest(int at, const std::string& folder) {
+  struct stat about {};
+  return ::fstatat(at, fmt::format("{}/{}", folder, kManifestName).c_str(), &about,
+                   AT_SYMLINK_NOFOLLOW) == 0 &&
+         !S_ISDIR(about.st_mode);
+}
+
 Result<std::optional<Manifest>> read_manifest(int folder) {
+  if (!has_manifest(folder)) return std::optional<Manifest>();
   const auto failed = [](const Status& status) {
     return error(status.code(), "{}: {}", kManifestName, status.message());
   };

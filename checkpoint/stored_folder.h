@@ -41,6 +41,10 @@ struct StoredFolder {
   std::string place_of(const StoredTensor& tensor) const;
 };
 
+// Whether there is something of the manifest's name that is no folder, be it damaged: `folder` is,
+// or was, a checkpoint, and not a folder of them. `at`: where its path begins.
+bool has_manifest(int at, const std::string& folder = ".");
+
 // Of an open folder; none: it has none. kBadInput begins with the manifest's name.
 Result<std::optional<Manifest>> read_manifest(int folder);
 

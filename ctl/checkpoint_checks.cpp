@@ -1,7 +1,7 @@
 #include "ctl/checkpoint_checks.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -30,9 +30,8 @@ std::string name_of(const std::string& path) {
 }
 
 bool is_checkpoint(const std::string& path) {
-  struct stat info {};
   return checkpoints::step_of_name(name_of(path)).has_value() ||
-         ::lstat((path + "/" + checkpoints::kManifestName).c_str(), &info) == 0;
+         checkpoints::has_manifest(AT_FDCWD, path);
 }
 
 }  // namespace

@@ -18,6 +18,7 @@
 #include "base/units.h"
 #include "ctl/doctor.h"
 #include "ctl/status_client.h"
+#include "ctl/unanswered.h"
 #include "shm/runtime_folder.h"
 #include "shm/segment.h"
 
@@ -195,13 +196,26 @@ Finding examine_elixird(const DoctorOptions& options) {
   std::vector<std::string> running;
   for (const shm::RuntimeFolder& one : *folders) {
     const Result<std::string> answer = StatusClient(one.status_endpoint()).request();
-    if (!answer.ok()) continue;
-    try {
-      running.push_back(fmt::format("{} in {}", daemon_text(Json::parse(*answer)), one.path));
-    } catch (const Json::exception& failure) {
+    if (answer.ok()) {
+      const Status version = version_of(*answer).status;
+      try {
+        if (version.ok()) {
+          running.push_back(fmt::format("{} in {}", daemon_text(Json::parse(*answer)), one.path));
+          continue;
+        }
+      } catch (const Json::exception&) {
+        // A field is missing.
+      }
+    }
+    if (answer.ok() || answer.status().code() == Code::kProtocol) {
       return {"elixird", Severity::kProblem,
-              fmt::format("its answer in {} is of another version: {}", one.path, failure.what()),
+              fmt::format("its answer in {} is of another version", one.path),
               "install elixirctl and elixird together, restart elixird"};
+    }
+    if (answer.status().code() == Code::kUnavailable) continue;
+    const Unanswered why = why_unanswered(one.status_socket(), kStatusTimeoutMs);
+    if (why.code != Code::kUnavailable) {
+      return {"elixird", Severity::kProblem, why.what, why.remedy};
     }
   }
   if (!running.empty()) {

@@ -1,8 +1,9 @@
 #include "ctl/status_client.h"
 
-#include <unistd.h>
+#include <sys/socket.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
@@ -10,8 +11,14 @@
 #include <utility>
 #include <zmq.hpp>
 
+#include "base/fd.h"
+#include "base/printable.h"
 #include "base/spare_threads.h"
 #include "base/uninterrupted.h"
+#include "base/version.h"
+#include "ctl/unanswered.h"
+#include "shm/attach_socket.h"
+#include "shm/layout.h"
 
 namespace elixir::ctl {
 namespace {
@@ -20,11 +27,11 @@ constexpr int64_t kMaxAnswerBytes = 16 << 20;
 constexpr std::string_view kIpc = "ipc://";
 constexpr uint32_t kZmqThreads = 2;  // of a context
 
-Status nobody(const std::string& endpoint, const std::string& what) {
-  return error(Code::kUnavailable,
-               "no elixird answers at {} ({}); start one with elixir-run, or with systemctl --user "
-               "start elixird, or name the folder of another with --runtime-dir",
-               endpoint, what);
+constexpr int kNotWaited = 0;
+
+// What a socket's path is, of what ZeroMQ takes.
+std::string path_of(const std::string& endpoint) {
+  return endpoint.starts_with(kIpc) ? endpoint.substr(kIpc.size()) : endpoint;
 }
 
 // Of an answer's part, which may be anything: whether it has this text, and it is not empty.
@@ -50,7 +57,7 @@ Result<std::string> ask(zmq::context_t& context, const std::string& endpoint, in
   uninterrupted<zmq::error_t>([&] { socket.connect(endpoint); });
   if (!uninterrupted<zmq::error_t>(
           [&] { return socket.send(zmq::str_buffer("status"), zmq::send_flags::none); })) {
-    return nobody(endpoint, "it takes no request");
+    return why_unanswered(path_of(endpoint), timeout_ms).status();
   }
   zmq::pollitem_t item{socket.handle(), 0, ZMQ_POLLIN, 0};
   zmq::message_t answer;
@@ -58,7 +65,7 @@ Result<std::string> ask(zmq::context_t& context, const std::string& endpoint, in
           [&] { return zmq::poll(&item, 1, std::chrono::milliseconds(timeout_ms)); }) == 0 ||
       !uninterrupted<zmq::error_t>(
           [&] { return socket.recv(answer, zmq::recv_flags::dontwait); })) {
-    return nobody(endpoint, fmt::format("waited {} ms", timeout_ms));
+    return why_unanswered(path_of(endpoint), timeout_ms).status();
   }
   std::string text = answer.to_string();
   if (answer.more() || !is_json_object(text)) {
@@ -76,15 +83,15 @@ StatusClient::StatusClient(std::string endpoint)
 StatusClient::~StatusClient() = default;
 
 Result<std::string> StatusClient::request(int timeout_ms) const {
-  // ZeroMQ would wait for a socket that is not there; to say so at once is kinder.
-  if (endpoint_.starts_with(kIpc) && ::access(endpoint_.c_str() + kIpc.size(), F_OK) != 0) {
-    return nobody(endpoint_, "there is no such socket");
+  // ZeroMQ would wait for somebody to listen; to say so at once is kinder.
+  if (!shm::connect_now(path_of(endpoint_), SOCK_STREAM).ok() && errno != EAGAIN) {
+    return why_unanswered(path_of(endpoint_), kNotWaited).status();
   }
   ELIXIR_RETURN_IF_ERROR(check_spare_threads(kZmqThreads));
   try {
     return ask(*context_, endpoint_, timeout_ms);
   } catch (const zmq::error_t& failure) {
-    return nobody(endpoint_, failure.what());
+    return error(Code::kInternal, "asking {} for its status: {}", endpoint_, failure.what());
   }
 }
 
@@ -117,6 +124,29 @@ void sort_answers(std::vector<std::string>* answers) {
     return std::tie(a.of_launch, a.uptime_s) < std::tie(b.of_launch, b.uptime_s);
   });
   for (size_t i = 0; i < keyed.size(); ++i) (*answers)[i] = std::move(keyed[i].answer);
+}
+
+AnswerVersion version_of(std::string_view answer) {
+  constexpr const char* kRemedy =
+      "install one Elixir for elixird and elixirctl, and restart elixird";
+  const nlohmann::json status = nlohmann::json::parse(answer, nullptr, false);
+  const auto field = [&](const char* name) {
+    const bool there = status.is_object() && status.contains("daemon") &&
+                       status["daemon"].is_object() && status["daemon"].contains(name);
+    return there ? status["daemon"][name] : nlohmann::json();
+  };
+  const nlohmann::json version = field("version"), layout = field("layout_version");
+  if (!version.is_string()) {
+    return {false,
+            error(Code::kVersionMismatch, "the answer is no status as elixirctl {} knows it: {}",
+                  kVersion, kRemedy)};
+  }
+  if (version == kVersion && layout == shm::kLayoutVersion) return {true, Status()};
+  return {true, error(Code::kVersionMismatch,
+                      "elixird is of version {} (layout {}), elixirctl of {} (layout {}), so that "
+                      "fields may be missing: {}",
+                      printable(version.get<std::string>()), printable(layout.dump()), kVersion,
+                      shm::kLayoutVersion, kRemedy)};
 }
 
 std::vector<std::string> job_names(std::string_view answer) {

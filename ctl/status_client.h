@@ -14,6 +14,8 @@ class context_t;
 
 namespace elixir::ctl {
 
+inline constexpr int kStatusTimeoutMs = 2000;
+
 // Asks an elixird how it is. Each request is a connection of its own, so that a daemon may come
 // and go between two of them. Not thread-safe.
 class StatusClient {
@@ -22,9 +24,9 @@ class StatusClient {
   explicit StatusClient(std::string endpoint);
   ~StatusClient();
 
-  // The daemon's answer: a JSON object, checked to be one. kUnavailable when there is none within
-  // `timeout_ms`, kProtocol when it is something else.
-  Result<std::string> request(int timeout_ms = 2000) const;
+  // The daemon's answer: a JSON object, checked to be one. When there is none within `timeout_ms`,
+  // as why_unanswered() has it; kProtocol when it is something else.
+  Result<std::string> request(int timeout_ms = kStatusTimeoutMs) const;
 
  private:
   const std::string endpoint_;
@@ -38,6 +40,15 @@ Result<std::vector<shm::RuntimeFolder>> folders_to_ask(const std::string& runtim
 
 // Services before what launches have started, and of each the newest first.
 void sort_answers(std::vector<std::string>* answers);
+
+// kVersionMismatch: the answer is that of an elixird of another version than this program's. What
+// it has in common with one of this version can be shown all the same, unless it is no status at
+// all.
+struct AnswerVersion {
+  bool is_status = false;
+  Status status;
+};
+AnswerVersion version_of(std::string_view answer);
 
 // The name of each job of an answer; "" where it has none.
 std::vector<std::string> job_names(std::string_view answer);

@@ -37,23 +37,31 @@ void watch_for_interrupt() {
 // What all elixirds meant by the arguments say. `status` names those that do not answer.
 struct Answers {
   std::string text;
-  Status status;
+  std::string notes = {};  // of those of another version, for standard error
+  Status status = {};
 };
 
 Answers ask_all(const StatusArguments& arguments) {
   const Result<std::vector<shm::RuntimeFolder>> folders = folders_to_ask(arguments.runtime_dir);
-  if (!folders.ok()) return {"", folders.status()};
+  if (!folders.ok()) return {.text = "", .status = folders.status()};
   Answers result;
   std::vector<std::string> answers;
   for (const shm::RuntimeFolder& folder : *folders) {
     Result<std::string> answer = StatusClient(folder.status_endpoint()).request();
+    Status why = answer.status();
     if (answer.ok()) {
+      const AnswerVersion version = version_of(*answer);
+      why = version.is_status ? Status() : version.status;
+      if (version.is_status && !version.status.ok()) {
+        result.notes += fmt::format("elixirctl: {}\n", version.status.message());
+      }
+    }
+    if (why.ok()) {
       answers.push_back(std::move(*answer));
     } else if (result.status.ok()) {
-      result.status = answer.status();
+      result.status = why;
     } else {
-      result.status = error(answer.status().code(), "{}; {}", result.status.message(),
-                            answer.status().message());
+      result.status = error(why.code(), "{}; {}", result.status.message(), why.message());
     }
   }
   sort_answers(&answers);
@@ -88,6 +96,7 @@ Status status_command(const StatusArguments& arguments) {
     return Status();
   }
   const Answers answers = ask_all(arguments);
+  std::cerr << answers.notes;
   std::cout << answers.text;
   return answers.status;
 }

@@ -87,6 +87,27 @@ std::string processors(const Json& daemon) {
   return result;
 }
 
+// Others disturbed the measurement, or an update moved more: then it is a lower bound.
+std::string bandwidth(const Json& daemon) {
+  const Json& gb_s = field(daemon, "bandwidth_gb_s");
+  if (gb_s.is_number() && gb_s.get<double>() == 0) return "not measured";
+  const Json& basis = field(daemon, "bandwidth_basis");
+  if (basis == "disturbed") {
+    return number(gb_s, "at least {:.1f} GB/s in place: measured beside other work") +
+           "; measured again once the machine is idle";
+  }
+  if (basis == "update") {
+    return number(gb_s, "at least {:.1f} GB/s in place: an update moved more than was measured");
+  }
+  return number(gb_s, "{:.1f} GB/s in place, measured");
+}
+
+std::string fraction_of_bandwidth(const Json& job) {
+  constexpr const char* kName = "update_fraction_of_bandwidth";
+  if (job.contains(kName) && job[kName].is_null()) return "in the processors' caches";
+  return percent(field(job, kName)) + " of the measured bandwidth";
+}
+
 void daemon_block(std::string* out, const Json& daemon) {
   *out += fmt::format("elixird {}, pid {}, up {}\n", text(field(daemon, "version")),
                       number(field(daemon, "pid")), duration(field(daemon, "uptime_s")));
@@ -98,11 +119,7 @@ void daemon_block(std::string* out, const Json& daemon) {
   line(out, "processors", processors(daemon));
   line(out, "threads", by_node(field(daemon, "threads_by_node")) + " (NUMA node: threads)");
   line(out, "pages", bytes(field(daemon, "page_bytes")));
-  const Json& bandwidth = field(daemon, "bandwidth_gb_s");
-  line(out, "bandwidth",
-       bandwidth.is_number() && bandwidth.get<double>() == 0
-           ? "not measured"
-           : number(bandwidth, "{:.1f} GB/s in place, measured"));
+  line(out, "bandwidth", bandwidth(daemon));
 }
 
 std::string host_memory(const Json& job) {
@@ -196,10 +213,9 @@ void job_block(std::string* out, const Json& job) {
                    number(field(job, "loss_last_step"), "{:.4f}"),
                    number(field(job, "queue_depth"))));
   line(out, "update",
-       fmt::format("{} Mparam/s now, {} mean, {} of the measured bandwidth",
-                   number(field(job, "update_mparam_s"), "{:.1f}"),
+       fmt::format("{} Mparam/s now, {} mean, {}", number(field(job, "update_mparam_s"), "{:.1f}"),
                    number(field(job, "update_mparam_s_mean"), "{:.1f}"),
-                   percent(field(job, "update_fraction_of_bandwidth"))));
+                   fraction_of_bandwidth(job)));
   if (const Json& slots = field(job, "spare_slots"); slots.is_number() && slots.get<double>() > 0) {
     line(out, "early updates",
          fmt::format("{} of {} chunks in the last step, {} of them stood; {} of {} in all",

@@ -90,11 +90,14 @@ double best_gb_s(const NodeCpus& node, std::span<Vector> data, uint32_t threads,
 
 // Adds threads until one more step of them gains the update less than kLeastGain. By the update,
 // not by the bandwidth alone: one thread may fill the memory bus with additions, but not with Adam.
-uint32_t enough_threads(const NodeCpus& node, std::span<Vector> data, int64_t start_ns) {
+uint32_t enough_threads(const NodeCpus& node, std::span<Vector> data,
+                        const std::atomic<bool>& stop) {
+  const int64_t start_ns = monotonic_ns();
   const auto cpus = static_cast<uint32_t>(node.cpus.size());
   uint32_t enough = 1;
   double enough_gb_s = best_gb_s(node, data, 1, adam_step);
-  for (uint32_t count = 1; count < cpus && seconds_since(start_ns) < kMaxSeconds;) {
+  for (uint32_t count = 1; count < cpus && seconds_since(start_ns) < kMaxSeconds &&
+                           !stop.load(std::memory_order_relaxed);) {
     count = std::min(cpus, count + std::max(1u, count / 2));  // 1 2 3 4 6 9 13 19 28 ...
     double gb_s = best_gb_s(node, data, count, adam_step);
     // A second look: a moment in which the machine was busy must not decide.
@@ -110,7 +113,8 @@ uint32_t enough_threads(const NodeCpus& node, std::span<Vector> data, int64_t st
 
 }  // namespace
 
-Bandwidth measure_bandwidth(const NodeCpus& node, uint32_t threads, uint64_t spare_bytes) {
+Bandwidth measure_bandwidth(const NodeCpus& node, uint32_t threads, uint64_t spare_bytes,
+                            const std::atomic<bool>& stop) {
   const auto cpus = static_cast<uint32_t>(node.cpus.size());
   const uint64_t bytes = std::max(kLeastBufferBytes, cpus * kBufferBytesPerCpu);
   if (bytes > spare_bytes) {
@@ -124,11 +128,11 @@ Bandwidth measure_bandwidth(const NodeCpus& node, uint32_t threads, uint64_t spa
   const std::unique_ptr<void, Free> buffer(std::aligned_alloc(sizeof(Vector), bytes));
   if (buffer == nullptr) return {std::max(threads, 1u), 0};
   const std::span<Vector> data(static_cast<Vector*>(buffer.get()), bytes / sizeof(Vector));
-  const int64_t start_ns = monotonic_ns();
   pass_gb_s(node, data, cpus, adam_step);  // first touch, by threads of the node
 
-  const uint32_t chosen = threads > 0 ? threads : enough_threads(node, data, start_ns);
-  return {chosen, best_gb_s(node, data, chosen, add_one)};
+  const uint32_t chosen = threads > 0 ? threads : enough_threads(node, data, stop);
+  const double gb_s = best_gb_s(node, data, chosen, add_one);
+  return {chosen, stop.load(std::memory_order_relaxed) ? 0 : gb_s};
 }
 
 }  // namespace elixir::daemon

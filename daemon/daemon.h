@@ -2,6 +2,7 @@
 
 #include <poll.h>
 
+#include <atomic>
 #include <cstddef>
 #include <map>
 #include <memory>
@@ -15,8 +16,9 @@
 
 #include "base/fd.h"
 #include "base/host_memory.h"
+#include "base/machine_load.h"
 #include "daemon/background.h"
-#include "daemon/bandwidth.h"
+#include "daemon/bandwidth_watch.h"
 #include "daemon/config.h"
 #include "daemon/descriptors.h"
 #include "daemon/heap_reserve.h"
@@ -31,6 +33,13 @@
 #include "shm/runtime_folder.h"
 
 namespace elixir::daemon {
+
+inline constexpr uint32_t kBackgroundThreads = 2, kTablesThreads = 1;
+// At the start; then one a job: disks may never answer.
+inline constexpr uint32_t kFolderThreads = 1;
+// A tenth of a processor that an updating thread wants, too.
+inline constexpr int kTablesNiceness = 10;
+inline constexpr int64_t kBandwidthLookNs = 5'000'000'000;
 
 // An AttachRequest that would begin a job.
 struct AttachAttempt {
@@ -57,8 +66,9 @@ inline constexpr size_t kPolledBeside = 7;
 
 // elixird's event loop: one thread that owns sockets and jobs, admits ranks, hands on what they say
 // to their Job, and never waits for a peer. The functions are grouped by file: event_loop.cpp,
-// attach.cpp, admission.cpp, neighbours.cpp, reserve.cpp, ranks_ready.cpp, control.cpp, ports.cpp,
-// folder_requests.cpp, lack_of_memory.cpp, status.cpp. Who owns what: daemon/README.md.
+// workers.cpp, attach.cpp, admission.cpp, neighbours.cpp, reserve.cpp, ranks_ready.cpp,
+// control.cpp, ports.cpp, folder_requests.cpp, lack_of_memory.cpp, status.cpp. Who owns what:
+// daemon/README.md.
 class Daemon final : public JobPorts {
  public:
   // Takes the folder's lock (kAlreadyRunning when another elixird has it), starts the threads and
@@ -76,7 +86,6 @@ class Daemon final : public JobPorts {
   Status open(const shm::RuntimeFolder& folder);
   Status bind_channels();
   bool has_untold() const;
-  void start_threads();
   Status listen();
   void close_listener();
   bool holds_folder() const;
@@ -87,6 +96,16 @@ class Daemon final : public JobPorts {
   void check_timeouts(int64_t now_ns);
   void on_work_done(const JobWork* work);
   bool idle_too_long(int64_t now_ns);
+
+  // ---- workers.cpp ----
+  void start_threads();
+  uint32_t threads_to_measure() const;
+  void note_work();
+  bool workers_are_free() const;
+  void look_at_bandwidth(int64_t now_ns);
+  void measure_again();
+  void on_measured(const Bandwidth& measured, bool idle);
+  void choose_workers();
 
   // ---- attach.cpp ----
   void accept_connections();
@@ -184,6 +203,7 @@ class Daemon final : public JobPorts {
 
   // ---- status.cpp ----
   void drain_status();
+  void note_bandwidths();
   const std::string& recent_status();
   std::string status_json() const;
 
@@ -198,7 +218,6 @@ class Daemon final : public JobPorts {
 
   // Constant once the threads run.
   std::vector<NodeCpus> nodes_;
-  double bandwidth_gb_s_ = 0;  // 0: not measured
 
   // The event loop's.
   std::map<int, Connection> connections_;          // by socket
@@ -230,6 +249,10 @@ class Daemon final : public JobPorts {
   int64_t document_ns_ = 0;
   int64_t idle_since_ns_ = 0;
   int64_t next_tick_ns_ = 0;
+  BandwidthWatch bandwidth_;
+  OthersLoad others_;
+  int64_t next_look_ns_ = 0;           // at the machine's load, and the workers
+  bool had_work_ = false;              // a job, since the last look
   std::vector<Neighbour> neighbours_;  // other elixirds on its processors
   int64_t next_neighbours_ns_ = 0;     // when to look for them again
   int64_t next_swap_ns_ = 0;           // when to ask again whether the machine swaps
@@ -240,6 +263,9 @@ class Daemon final : public JobPorts {
   int exit_signal_count_ = 0;
   int64_t stop_ns_ = 0;         // when the first came; 0: none has
   uint64_t details_bytes_ = 0;  // of requests for folders that are being read
+
+  // The event loop writes it, and who measures reads it. Relaxed: it guards nothing.
+  std::atomic<bool> stop_measuring_{false};
 
   // Last: their threads use what stands above.
   std::unique_ptr<Background> background_;

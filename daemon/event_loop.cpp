@@ -25,19 +25,15 @@ namespace elixir::daemon {
 namespace {
 
 constexpr int64_t kTickNs = 100'000'000;  // how late a lost doorbell or a timeout is noticed
-constexpr uint32_t kBackgroundThreads = 2, kTablesThreads = 1;
 constexpr uint32_t kLeastWorkers = 1;
-constexpr uint32_t kFolderThreads = 1;  // at the start; then one a job: disks may never answer
 constexpr int64_t kFolderPatienceNs = 10'000'000'000;  // after a signal; elixir-run waits 20 s
-constexpr int kTablesNiceness = 10;  // a tenth of a processor that an updating thread wants, too
-constexpr uint32_t kZmqThreads = 4;  // two a context
+constexpr uint32_t kZmqThreads = 4;                    // two a context
 constexpr int kStatusLingerMs = 100;
 // Of one peer. Doorbells beyond wait in the trainer; of status, who does not read is not answered.
 constexpr int kQueuedControlMessages = 64, kQueuedStatusMessages = 2;
 constexpr uint32_t kSpareControlConnections = 64;  // beyond max_sessions
 constexpr uint32_t kStatusConnections = 64;
 constexpr int64_t kAttachRequestNs = 30'000'000'000;  // for who has connected to send it
-constexpr uint64_t kProbeShareOfMemory = 8;           // the probe's buffer takes at most an eighth
 
 Result<UniqueFd> take_lock(const std::string& path) {
   UniqueFd lock(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
@@ -90,7 +86,8 @@ Result<std::unique_ptr<Daemon>> Daemon::start(const Config& config) {
 }
 
 Daemon::~Daemon() {
-  if (!lock_.valid()) return;  // the folder is another elixird's
+  stop_measuring_.store(true, std::memory_order_relaxed);  // background_ finishes what has begun
+  if (!lock_.valid()) return;                              // the folder is another elixird's
   close_listener();
   while (!connections_.empty()) close(connections_.begin()->first);
   control_.reset();
@@ -136,35 +133,6 @@ Status Daemon::open(const shm::RuntimeFolder& folder) {
   return Status();
 }
 
-void Daemon::start_threads() {
-  nodes_ = allowed_nodes();
-  uint32_t threads = config_.workers;
-  for (const NodeCpus& node : nodes_) {
-    if (config_.workers == 0) threads += static_cast<uint32_t>(node.cpus.size());
-  }
-  threads = std::min(threads, shm::kMaxWorkers);
-  const uint64_t spare_bytes =
-      memory_room("", config_.memory_room_bytes).available_bytes / kProbeShareOfMemory;
-  if (!config_.no_bandwidth_probe) {
-    // One node stands for all: they are built alike.
-    const auto n_nodes = static_cast<uint32_t>(nodes_.size());
-    const uint32_t share = config_.workers == 0 ? 0 : (config_.workers + n_nodes - 1) / n_nodes;
-    const Bandwidth measured = measure_bandwidth(nodes_[0], share, spare_bytes);
-    if (config_.workers == 0) threads = std::min(measured.threads * n_nodes, shm::kMaxWorkers);
-    bandwidth_gb_s_ = measured.gb_s * std::min(n_nodes, threads);
-  }
-  const auto background = [this](const Background::Options& options) {
-    return std::make_unique<Background>(options, background_done_.get());
-  };
-  background_ = background({.threads = kBackgroundThreads});
-  tables_ = background({.threads = kTablesThreads, .niceness = kTablesNiceness});
-  folders_ = background(
-      {.threads = kFolderThreads, .most_threads = config_.max_jobs, .niceness = kTablesNiceness});
-  // The workers last: of those alone there may be fewer.
-  pool_ = std::make_unique<WorkerPool>(spread_threads(nodes_, threads), work_done_.get(),
-                                       config_.max_jobs);
-}
-
 // After the lock: both kinds of socket take over a path that is in use.
 Status Daemon::bind_channels() {
   page_bytes_ = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
@@ -207,7 +175,7 @@ bool Daemon::has_untold() const {
 int Daemon::run() {
   log_info("listening",
            "pid={} folder={} launch='{}' workers={} bandwidth_gb_s={:.1f} started_in_s={:.2f}",
-           ::getpid(), folder_.path, config_.launch, pool_->n_threads(), bandwidth_gb_s_,
+           ::getpid(), folder_.path, config_.launch, pool_->n_threads(), bandwidth_.gb_s(),
            seconds_since(start_ns_));
   if (!descriptors_.enough_for(config_.max_sessions)) {
     log_warn("descriptor_limit",
@@ -226,6 +194,7 @@ int Daemon::run() {
       free_ended();
       if (stop_ns_ != 0 && now_ns - stop_ns_ > kFolderPatienceNs) leave_hung_folders();
     }
+    contain([this, now_ns] { look_at_bandwidth(now_ns); });
     if (!stopping_ && idle_too_long(now_ns)) {
       accept_connections();  // who came this very moment is served
       if (!idle_too_long(now_ns)) continue;
@@ -257,8 +226,9 @@ void Daemon::serve_once() {
   const bool ticks = !accepting_ || !connections_.empty() || !jobs_.empty() ||
                      config_.exit_when_idle > 0 || has_untold();
   const int timeout_ms = std::exchange(messages_left_, false) ? 0
-                         : ticks ? static_cast<int>(kTickNs / 1'000'000)
-                                 : -1;
+                         : ticks              ? static_cast<int>(kTickNs / 1'000'000)
+                         : bandwidth_.waits() ? static_cast<int>(kBandwidthLookNs / 1'000'000)
+                                              : -1;
   ::poll(entries.data(), entries.size(), timeout_ms);
 
   if (entries[0].revents != 0) on_signal();

@@ -105,7 +105,8 @@ void Job::begin_work(std::span<const uint32_t> threads_of_group, uint64_t slice_
                "job '{}' is cut into slices twice, or before its ranks are here", options_.name);
   JobWork::Options work;
   work.shape = options_.shape;
-  work.thread_limits = group_limits(threads_of_group, options_.workers);
+  const auto n_groups = static_cast<uint32_t>(threads_of_group.size());
+  work.thread_limits = group_limits(n_groups, options_.workers);
   std::vector<uint32_t> shards, groups;
   for (const auto& session : sessions_) {
     ELIXIR_CHECK(work.thread_limits[session->worker_group] > 0,
@@ -118,8 +119,8 @@ void Job::begin_work(std::span<const uint32_t> threads_of_group, uint64_t slice_
   updates_ = std::make_unique<ParameterUpdates>(options_.shape, options_.places, shards);
   work.updates = updates_.get();
   work.slots = &slots_;
-  work.slices = cut_slices(options_.shape, updates_->used_numel(), slice_numel, {shards, groups},
-                           static_cast<uint32_t>(threads_of_group.size()));
+  work.slices =
+      cut_slices(options_.shape, updates_->used_numel(), slice_numel, {shards, groups}, n_groups);
   work_ = std::make_unique<JobWork>(std::move(work));
   phase_since_ns_ = monotonic_ns();
   log_info("all_attached", "job='{}' ranks={} params={} host_bytes={}", options_.name,

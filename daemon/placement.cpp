@@ -17,9 +17,8 @@ namespace {
 constexpr uint64_t kSampledPages = 256;
 
 std::vector<uint32_t> groups_with_threads(std::span<const NodeThreads> groups, uint32_t workers) {
-  std::vector<uint32_t> threads, usable;
-  for (const NodeThreads& group : groups) threads.push_back(group.threads);
-  const std::vector<uint32_t> limits = group_limits(threads, workers);
+  std::vector<uint32_t> usable;
+  const std::vector<uint32_t> limits = group_limits(static_cast<uint32_t>(groups.size()), workers);
   for (uint32_t group = 0; group < limits.size(); ++group) {
     if (limits[group] > 0) usable.push_back(group);
   }

@@ -9,7 +9,10 @@
 
 namespace elixir::daemon {
 
-void Daemon::submit(JobWork* work) { pool_->submit(work); }
+void Daemon::submit(JobWork* work) {
+  note_work();
+  pool_->submit(work);
+}
 
 void Daemon::reply(const Session& session, uint64_t request_id) {
   if (session.routing_id.empty()) return;

@@ -76,9 +76,10 @@ MemoryRoom Daemon::room_for_jobs() const {
                                    format_bytes(limit_bytes), format_bytes(promised_bytes))};
 }
 
-// A job that is ending will make room, or one that begins take it.
+// A job that is ending will make room, or one that begins take it, or a measurement.
 bool Daemon::memory_moves() const {
-  return releasing_bytes_ > 0 || std::any_of(jobs_.begin(), jobs_.end(), [](const auto& entry) {
+  return releasing_bytes_ > 0 || bandwidth_.measuring() ||
+         std::any_of(jobs_.begin(), jobs_.end(), [](const auto& entry) {
            return entry.second->reserving() || entry.second->phase() == JobPhase::kEnding;
          });
 }
@@ -130,6 +131,7 @@ void Daemon::reserve(Session& session, int32_t numa_node) {
   session.memory_node =
       groups.size() > 1 || nodes_.size() > 1 ? groups[session.worker_group].node : -1;
   const bool sums = job.rules.sums_all();
+  note_work();
   Reservation reservation{.bytes = job.rank_bytes(sums),
                           .since_ns = monotonic_ns(),
                           .progress = std::make_shared<FillProgress>()};

@@ -43,14 +43,11 @@ SliceTable cut_slices(const shm::Shape& shape, std::span<const uint64_t> used_nu
   return table;
 }
 
-std::vector<uint32_t> group_limits(std::span<const uint32_t> threads_of_group, uint32_t limit) {
-  std::vector<uint32_t> limits(threads_of_group.begin(), threads_of_group.end());
-  if (limit == 0) return limits;
-  ELIXIR_CHECK(!limits.empty(), "no group to spread {} threads over", limit);
-  const auto groups = static_cast<uint32_t>(limits.size());
-  for (uint32_t group = 0; group < groups; ++group) {
-    const uint32_t share = limit / groups + (group < limit % groups ? 1 : 0);
-    limits[group] = std::min(limits[group], share);
+std::vector<uint32_t> group_limits(uint32_t n_groups, uint32_t limit) {
+  ELIXIR_CHECK(n_groups > 0, "no group to spread {} threads over", limit);
+  std::vector<uint32_t> limits(n_groups, UINT32_MAX);
+  for (uint32_t group = 0; limit > 0 && group < n_groups; ++group) {
+    limits[group] = limit / n_groups + (group < limit % n_groups ? 1 : 0);
   }
   return limits;
 }

@@ -38,8 +38,8 @@ struct LocalRanks {
 SliceTable cut_slices(const shm::Shape& shape, std::span<const uint64_t> used_numel,
                       uint64_t slice_numel, const LocalRanks& ranks, uint32_t n_groups);
 
-// How many threads of each group may work on a job that asked for `limit` threads in all (0: all).
-// Groups with 0 get no slices: choose among the others.
-std::vector<uint32_t> group_limits(std::span<const uint32_t> threads_of_group, uint32_t limit);
+// How many threads of each group may at most work on a job that asked for `limit` threads in all
+// (0: all that there are, now and later). Groups with 0 get no slices: choose among the others.
+std::vector<uint32_t> group_limits(uint32_t n_groups, uint32_t limit);
 
 }  // namespace elixir::daemon

@@ -9,6 +9,7 @@
 #include "base/version.h"
 #include "daemon/daemon.h"
 #include "daemon/waits.h"
+#include "shm/layout.h"
 #include "shm/shape.h"
 
 namespace elixir::daemon {
@@ -132,7 +133,14 @@ void add_early_updates(const Job& job, Json* json) {
   (*json)["early_hits"] = statistics.early_hits_sum;
 }
 
-Json job_json(const Job& job, double bandwidth_gb_s) {
+// What the last step's update moved.
+double update_gb_s(const Job& job) {
+  const JobStatistics& statistics = job.statistics();
+  return mparam_s(statistics.updated_numel_last, statistics.update_ns_last) * 1e-3 *
+         cpu_bytes_per_param(job);
+}
+
+Json job_json(const Job& job, const BandwidthWatch& bandwidth) {
   const shm::Shape& shape = job.options().shape;
   const JobStatistics& statistics = job.statistics();
   const double numel = static_cast<double>(job.numel());
@@ -172,8 +180,8 @@ Json job_json(const Job& job, double bandwidth_gb_s) {
   json["steps_done"] = job.machine().finished_step();
   json["update_mparam_s"] = rate;
   json["update_mparam_s_mean"] = rate_mean;
-  json["update_fraction_of_bandwidth"] =
-      bandwidth_gb_s > 0 ? rate * 1e-3 * cpu_bytes_per_param(job) / bandwidth_gb_s : 0.0;
+  const std::optional<double> share = bandwidth.share_of(update_gb_s(job));
+  json["update_fraction_of_bandwidth"] = share ? Json(*share) : Json();
   json["queue_depth"] = job.step_in_hand() ? job.work()->chunks_left() : 0;
   json["gathers_last_step"] = greatest(statistics, &shm::StepRecord::gathers);
   json["evictions_last_step"] = greatest(statistics, &shm::StepRecord::evictions);
@@ -216,6 +224,7 @@ std::string Daemon::status_json() const {
   Json json;
   json["daemon"] = {{"pid", ::getpid()},
                     {"version", kVersion},
+                    {"layout_version", shm::kLayoutVersion},
                     {"runtime_dir", folder_.path},
                     {"launch", config_.launch},
                     {"memory_group", memory_group()},
@@ -224,19 +233,28 @@ std::string Daemon::status_json() const {
                     {"uptime_s", seconds_since(start_ns_)},
                     {"threads_by_node", std::move(threads)},
                     {"page_bytes", page_bytes_},
-                    {"bandwidth_gb_s", bandwidth_gb_s_},
+                    {"bandwidth_gb_s", bandwidth_.gb_s()},
+                    {"bandwidth_basis", basis_name(bandwidth_.basis())},
                     {"lost_doorbells", lost_doorbells},
                     {"times_without_memory", times_without_memory()}};
   json["jobs"] = Json::array();
-  for (const auto& [id, job] : jobs_) json["jobs"].push_back(job_json(*job, bandwidth_gb_s_));
+  for (const auto& [id, job] : jobs_) json["jobs"].push_back(job_json(*job, bandwidth_));
   // A peer's text (a job's name) may be no UTF-8.
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+void Daemon::note_bandwidths() {
+  for (const auto& [id, job] : jobs_) {
+    const auto numel = static_cast<double>(job->statistics().updated_numel_last);
+    bandwidth_.moved(update_gb_s(*job), numel * cpu_bytes_per_param(*job));
+  }
 }
 
 // Who asks in a loop gets what the one before got, while nothing has happened to a job.
 const std::string& Daemon::recent_status() {
   const int64_t now_ns = monotonic_ns();
   if (document_.empty() || now_ns - document_ns_ > kRecentNs) {
+    note_bandwidths();
     look_for_neighbours_while_idle(now_ns);
     document_ = status_json();
     document_ns_ = now_ns;

@@ -14,7 +14,7 @@ int main(int argc, char** argv) try {
   fs::create_directories(folder);
   std::string last;  // a folder has its name only once it is whole
   for (const auto& entry : fs::directory_iterator(folder)) {
-    if (!fs::exists(entry.path() / "elixir.json")) continue;
+    if (!fs::is_regular_file(entry.path() / "elixir.json")) continue;
     last = std::max(last, entry.path().string());
   }
 

@@ -22,8 +22,9 @@ bool is_gone(const std::string& path) {
 
 Result<std::string> model_folder(const std::string& folder) {
   struct stat about {};
-  if (::stat((folder + "/config.json").c_str(), &about) == 0) return folder;
-  if (errno == EACCES || ::stat(folder.c_str(), &about) != 0) {
+  const bool there = ::stat((folder + "/config.json").c_str(), &about) == 0;
+  if (there && !S_ISDIR(about.st_mode)) return folder;
+  if ((!there && errno == EACCES) || ::stat(folder.c_str(), &about) != 0) {
     return errno == ENOENT ? error(Code::kBadInput, "{}: there is no such folder", folder)
                            : errno_status(Code::kBadInput, folder);
   }

@@ -260,9 +260,7 @@ Result<RunStart> find_start(const CheckpointOptions& options, double lock_wait_s
   Result<checkpoints::HeldLock> lock =
       take_folder(folder->get(), lock_wait_s, /*again=*/!damaged.empty(), environment);
   if (!lock.ok()) return lock.status();
-  const bool is_one =
-      ::faccessat(folder->get(), checkpoints::kManifestName, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
-  if (is_one) {
+  if (checkpoints::has_manifest(folder->get())) {
     return error(Code::kInvalidArgument,
                  "--checkpoints {}: it is a checkpoint itself; give the folder it lies in, or "
                  "--resume {} to go on from it",

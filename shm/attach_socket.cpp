@@ -34,27 +34,6 @@ Result<sockaddr_un> address_of(const std::string& path) {
   return address;
 }
 
-// Never waits. errno is EAGAIN where somebody listens whose backlog is full.
-Result<UniqueFd> try_to_connect(const std::string& path) {
-  errno = 0;
-  const Result<sockaddr_un> address = address_of(path);
-  if (!address.ok()) return address.status();
-  UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!socket.valid()) return errno_status(Code::kInternal, "socket");
-  if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&*address), sizeof *address) != 0) {
-    const int failure = errno;
-    Status status = errno_status(Code::kUnavailable, "no elixird answers at " + path);
-    socket.reset();
-    errno = failure;
-    return status;
-  }
-  const int flags = ::fcntl(socket.get(), F_GETFL);
-  if (flags < 0 || ::fcntl(socket.get(), F_SETFL, flags & ~O_NONBLOCK) != 0) {
-    return errno_status(Code::kInternal, "fcntl");
-  }
-  return socket;
-}
-
 Status wait_for(int socket, short events, int timeout_ms) {
   pollfd entry{socket, events, 0};
   int ready = 0;
@@ -86,13 +65,33 @@ Result<UniqueFd> listen_on(const std::string& path, int type) {
 
 Result<UniqueFd> listen_attach(const std::string& path) { return listen_on(path, SOCK_SEQPACKET); }
 
+Result<UniqueFd> connect_now(const std::string& path, int type) {
+  errno = 0;
+  const Result<sockaddr_un> address = address_of(path);
+  if (!address.ok()) return address.status();
+  UniqueFd socket(::socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!socket.valid()) return errno_status(Code::kInternal, "socket");
+  if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&*address), sizeof *address) != 0) {
+    const int failure = errno;
+    Status status = errno_status(Code::kUnavailable, "no elixird answers at " + path);
+    socket.reset();
+    errno = failure;
+    return status;
+  }
+  const int flags = ::fcntl(socket.get(), F_GETFL);
+  if (flags < 0 || ::fcntl(socket.get(), F_SETFL, flags & ~O_NONBLOCK) != 0) {
+    return errno_status(Code::kInternal, "fcntl");
+  }
+  return socket;
+}
+
 bool somebody_listens(const std::string& path) {
-  return try_to_connect(path).ok() || errno == EAGAIN;
+  return connect_now(path, SOCK_SEQPACKET).ok() || errno == EAGAIN;
 }
 
 Result<UniqueFd> connect_attach(const std::string& path, int timeout_ms) {
   for (const int64_t start_ns = monotonic_ns();;) {
-    Result<UniqueFd> socket = try_to_connect(path);
+    Result<UniqueFd> socket = connect_now(path, SOCK_SEQPACKET);
     if (socket.ok() || errno != EAGAIN) return socket;
     if (seconds_since(start_ns) * 1000 > timeout_ms) {
       return error(

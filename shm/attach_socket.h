@@ -41,6 +41,9 @@ Result<UniqueFd> listen_on(const std::string& path, int type);
 // kUnavailable when nobody listens; kTimedOut when somebody does who accepts nobody, so that the
 // backlog has been full for `timeout_ms`.
 Result<UniqueFd> connect_attach(const std::string& path, int timeout_ms = 10000);
+// Never waits, whoever listens. Where it fails errno says why: EAGAIN where somebody listens whose
+// backlog is full. `type`: as of listen_on().
+Result<UniqueFd> connect_now(const std::string& path, int type);
 // Whether or not it accepts anybody. Does not wait.
 bool somebody_listens(const std::string& path);
 

@@ -9,6 +9,7 @@
 #include <numeric>
 
 #include "base/host_memory.h"
+#include "base/machine_load.h"
 #include "base/processors.h"
 #include "base/throw_error.h"
 #include "client/probe/cpu_rates.h"
@@ -193,14 +194,12 @@ void add_collectives(const ProbeOptions& options, planner::ProbedMachine& probed
       why));
 }
 
-// What runs beside the probe has its share of every rate.
-void note_load(double load, planner::ProbedMachine& probed) {
-  const size_t processors = usable_processors().size();
-  if (load < 0.5 * static_cast<double>(processors)) return;
+void note_load(const MachineLoad& load, planner::ProbedMachine& probed) {
+  if (load.idle()) return;
   probed.notes.push_back(fmt::format(
-      "the machine was not idle before (load {:.1f} on {} processor{}): the figures may "
+      "the machine was not idle before (load {:.1f} on {:.0f} processor{}): the figures may "
       "be low",
-      load, processors, processors == 1 ? "" : "s"));
+      load.busy, load.processors, load.processors == 1 ? "" : "s"));
 }
 
 Status check(const ProbeOptions& options) {
@@ -225,8 +224,7 @@ Result<planner::ProbedMachine> probe(const ProbeOptions& options) try {
   ELIXIR_RETURN_IF_ERROR(check(options));
   planner::ProbedMachine probed;
   probed.machine.name = host_name();
-  double load = 0;  // of the last minute
-  ::getloadavg(&load, 1);
+  const MachineLoad load = load_of_last_minute();
   if (on_gpus(options)) {
     ELIXIR_RETURN_IF_ERROR(measure_gpus(options, probed));
   } else {

@@ -7,6 +7,7 @@
 #include <cerrno>
 
 #include "base/throw_error.h"
+#include "checkpoint/folder_calls.h"
 #include "checkpoint/folder_lock.h"
 #include "checkpoint/manifest.h"
 
@@ -40,6 +41,9 @@ SavePlace save_place(const std::string& folder) {
     throw refused(folder,
                   "its last part is to be a name of letters, digits, '.', '_' and '-', none of "
                   "'.' and '..'");
+  }
+  if (const Status status = checkpoints::check_not_reserved(place.name); !status.ok()) {
+    throw refused(folder, status.message());
   }
   place.parent.reset(::open(place.parent_path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!place.parent.valid()) {

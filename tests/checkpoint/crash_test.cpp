@@ -83,7 +83,7 @@ class CrashTest : public ::testing::Test {
 
   // What a job does: the lock, the save, and the removal of what is not kept. An exit code.
   int run(const Save& save) const {
-    const UniqueFd parent = open_folder(folder());
+    const UniqueFd parent(::open(folder().c_str(), parent_flags_ | O_DIRECTORY | O_CLOEXEC));
     const Result<int> lock = lock_folder(parent.get(), 0);
     if (!lock.ok()) return lock.status().exit_code();
     const UniqueFd held(*lock);
@@ -159,6 +159,7 @@ class CrashTest : public ::testing::Test {
   }
 
   Keep keep_ = {.last = 2};
+  int parent_flags_ = O_RDONLY;
   const TemporaryFolder before_, work_;
 };
 
@@ -167,6 +168,17 @@ TEST_F(CrashTest, TheSaveMakesAllTheCallsThatAreCounted) {
   EXPECT_EQ(fault(), "");
   EXPECT_TRUE(is_whole(of(kNew), kNew));
   EXPECT_FALSE(fs::exists(of(kOldest)));
+}
+
+// Whatever a file system says where it cannot sync a folder. A disk that fails is no such one.
+TEST_F(CrashTest, AFolderThatCannotBeSyncedIsNoFailedSave) {
+  for (const int failure : {EINVAL, EOPNOTSUPP, ENOSYS, EBADF, EIO}) {
+    begin();
+    arm({.plain = true, .sync_folder_failure = failure});
+    EXPECT_EQ(run(save) == 0, failure != EIO) << failure;
+    EXPECT_GT(disarm().calls, 0u);
+    EXPECT_EQ(fault(), "");
+  }
 }
 
 TEST_F(CrashTest, KilledAtAnyCallTheOlderOneIsThereAndTheNewOneWholeOrNot) {
@@ -180,6 +192,12 @@ TEST_F(CrashTest, WithoutPowerAtAnyCallTheOlderOneIsThereAndTheNewOneWholeOrNot)
     EXPECT_THAT(faults(save, {.loss = loss}), IsEmpty());
   }
   EXPECT_THAT(faults(save, {.loss = Loss::kData, .plain = true}), IsEmpty());
+}
+
+// Through a descriptor that cannot sync it.
+TEST_F(CrashTest, WithoutPowerItIsTheSameThroughADescriptorThatOnlyNamesTheParent) {
+  parent_flags_ = O_PATH;
+  EXPECT_THAT(faults(save, {.loss = Loss::kAll}), IsEmpty());
 }
 
 // Of itself, and not because what comes after it syncs the folder once more.

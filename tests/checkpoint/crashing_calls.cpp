@@ -152,8 +152,12 @@ int __wrap_fsync(int fd) {
     if (!folder) now.failed_syncs.insert(inode);
     return -1;
   }
+  if ((::fcntl(fd, F_GETFL) & O_PATH) != 0) {
+    errno = EBADF;
+    return -1;
+  }
   if (folder && is_plain()) {
-    errno = EINVAL;
+    errno = now.plan.sync_folder_failure;
     return -1;
   }
   if (folder) {

@@ -4,6 +4,7 @@
 // lost, or the call fails. pwrite takes less than it is given. Linked with --wrap (CMakeLists.txt).
 // One thread.
 
+#include <cerrno>
 #include <cstdint>
 
 namespace elixir::checkpoints::testing {
@@ -24,6 +25,7 @@ struct CallPlan {
   // A file system that reserves no bytes, knows no RENAME_NOREPLACE and syncs no folders (whose
   // names are then always there).
   bool plain = false;
+  int sync_folder_failure = EINVAL;  // the errno of a plain one
   // A control: fsync of files other than the manifest does nothing.
   bool lying_fsync = false;
 };

@@ -8,6 +8,8 @@
 
 #include <thread>
 
+#include "checkpoint/manifest.h"
+#include "checkpoint/stored_folder.h"
 #include "tests/checkpoint/saved.h"
 #include "tests/support/outcomes.h"
 #include "tests/support/patience.h"
@@ -77,6 +79,19 @@ TEST_F(ListingTest, AFolderThatCannotBeReadIsSaid) {
 }
 
 // Each makes a whole checkpoint one that is not, and how it is said.
+// What a folder of the manifest's name holds does not make its parent a checkpoint.
+TEST_F(ListingTest, AManifestIsNoFolder) {
+  save(1);
+  EXPECT_TRUE(has_manifest(AT_FDCWD, of(1)));
+  EXPECT_FALSE(has_manifest(parent_.get()));
+  folder_.write("elixir.json/x", "x");
+  EXPECT_FALSE(has_manifest(parent_.get()));
+  EXPECT_FALSE(must(read_manifest(parent_.get())).has_value());
+  fs::remove_all(folder_.path("elixir.json"));
+  fs::create_symlink("nowhere", folder_.path("elixir.json"));
+  EXPECT_TRUE(has_manifest(parent_.get())) << "be it damaged";
+}
+
 TEST_F(ListingTest, WhatIsNotWholeIsSaidInWords) {
   const auto change = [](const std::string& path, size_t at) {
     std::string text = contents(path);

@@ -11,6 +11,7 @@
 #include <functional>
 
 #include "checkpoint/folder_calls.h"
+#include "checkpoint/safetensors.h"
 #include "tests/checkpoint/saved.h"
 #include "tests/support/matchers.h"
 
@@ -125,14 +126,40 @@ TEST_F(NewFolderTest, AFileThatIsHashedInPiecesHasAllOfThem) {
 }
 
 TEST_F(NewFolderTest, NamesThatLeaveTheFolderOrMeanSomethingElseAreRefused) {
-  for (const char* const name : {"", ".", "..", "../a", "a/b", "/a", "a b", "step-000000001.tmp-x",
-                                 ".deleting-step-000000001", "a.tmp-x", ".elixir-lock"}) {
+  for (const char* const name :
+       {"", ".", "..", "../a", "a/b", "/a", "a b", "step-000000001.tmp-x",
+        ".deleting-step-000000001", "a.tmp-x", "a.partial-1", ".elixir-lock"}) {
     EXPECT_NE(refusal(name), "") << name;
   }
   EXPECT_NE(refusal(std::string(250, 'x')), "");  // with what it is called meanwhile
   EXPECT_NE(refusal("a", "../b"), "");
   EXPECT_THAT(refusal("step-000000007", "job", 8), HasSubstr("call it step-000000008"));
   EXPECT_THAT(names(), IsEmpty());
+}
+
+// A parent with such an entry would look like a checkpoint, or like a model's folder.
+TEST_F(NewFolderTest, NoCheckpointIsCalledAsAnEntryOfOneIs) {
+  save(7);
+  std::vector<std::string> own = names_of(folder_.path("step-000000007"));
+  EXPECT_THAT(own, ElementsAre("config.json", kManifestName, kModelFile, "optimizer", "user"));
+  own.insert(own.end(), {kIndexName, "model.safetensors"});
+  for (const std::string& name : own) {
+    EXPECT_THAT(refusal(name), HasSubstr("give it another, such as step-000000001")) << name;
+  }
+  EXPECT_THAT(names(), ElementsAre("step-000000007"));
+}
+
+// Descriptors of the parent that name it, and cannot read or sync it themselves.
+TEST_F(NewFolderTest, ItIsSavedThroughADescriptorOfAnyKind) {
+  for (const int flags : {O_RDONLY, O_PATH}) {
+    const UniqueFd parent(::open(folder_.path().c_str(), flags | O_DIRECTORY | O_CLOEXEC));
+    for (const uint64_t step : {1, 2, 3}) must(save_step(parent.get(), step));
+    EXPECT_TRUE(is_whole(folder_.path("step-000000003"), 3));
+    EXPECT_EQ(must(prune(parent.get(), {.last = 2})), 1u);
+    EXPECT_THAT(names(), ElementsAre("step-000000002", "step-000000003"));
+    EXPECT_EQ(must(prune(parent.get(), {.last = 1})), 1u);
+    must(remove_folder(parent.get(), "step-000000003"));
+  }
 }
 
 TEST_F(NewFolderTest, WhatIsThereIsNotWrittenOver) {
@@ -299,6 +326,27 @@ TEST_F(NewFolderTest, AFolderWithoutWritePermissionSaysWhoMustBeAbleToWrite) {
             }),
             0);
   ASSERT_EQ(::chmod(folder_.path().c_str(), 0755), 0);
+  EXPECT_THAT(names(), IsEmpty());
+}
+
+// It could not be synced: that is said before a byte is written.
+TEST_F(NewFolderTest, AFolderThatCannotBeReadSaysWhoMustBeAbleToRead) {
+  constexpr uid_t kNobody = 65534;
+  const bool root = ::geteuid() == 0;
+  if (root) {
+    ASSERT_EQ(::chown(folder_.path().c_str(), kNobody, kNobody), 0);
+  }
+  ASSERT_EQ(::chmod(folder_.path().c_str(), 0300), 0);
+  EXPECT_EQ(in_child([&] {
+              if (root && (::setgroups(0, nullptr) != 0 || ::setuid(kNobody) != 0)) return 1;
+              const UniqueFd parent(::open(folder_.path().c_str(), O_PATH | O_DIRECTORY));
+              const Status saved = save_step(parent.get(), 1);
+              if (saved.code() != Code::kInvalidArgument) return 2;
+              const std::string wanted = ": the folder must be readable, too, by user ";
+              return saved.message().find(folder_.path() + wanted) == std::string::npos ? 3 : 0;
+            }),
+            0);
+  ASSERT_EQ(::chmod(folder_.path().c_str(), 0700), 0);
   EXPECT_THAT(names(), IsEmpty());
 }
 

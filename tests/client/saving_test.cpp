@@ -93,6 +93,7 @@ TEST_F(Saves, WhereNoFolderCanBeIsRefusedAtOnce) {
   EXPECT_THAT(refused(folder_.path("file/model")), HasSubstr("not a folder"));
   EXPECT_THAT(refused(folder_.path("..")), HasSubstr(".."));
   EXPECT_THAT(refused(folder_.path("a b")), HasSubstr("a b"));
+  EXPECT_THAT(refused(folder_.path("elixir.json")), HasSubstr("give it another"));
   EXPECT_THAT(refused(""), HasSubstr("name"));
   EXPECT_THAT(refused(folder_.path("model"), {.files = {{"../config.json", ""}}}),
               HasSubstr("../config.json"));

@@ -72,6 +72,11 @@ TEST_F(CheckpointTest, ListTellsPathStepAndBytesInTheOrderOfSteps) {
   EXPECT_EQ(ended.out.substr(0, 10), "[{\"path\":\"");
 }
 
+TEST_F(CheckpointTest, AFolderOfTheManifestsNameHidesNoNeighbour) {
+  std::filesystem::rename(at(20), runs() + "/" + checkpoints::kManifestName);
+  EXPECT_EQ(json::parse(ctl({"list", runs(), "--json"}).out).size(), 2u);
+}
+
 TEST_F(CheckpointTest, TablesAreForPeople) {
   const Ended listed = ctl({"list", runs()});
   EXPECT_THAT(listed.out, HasSubstr("step-000000100"));

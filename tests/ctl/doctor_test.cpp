@@ -7,6 +7,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/version.h"
+#include "shm/layout.h"
 #include "shm/runtime_folder.h"
 #include "tests/ctl/fake_daemon.h"
 #include "tests/ctl/run_program.h"
@@ -107,17 +109,30 @@ TEST_F(DoctorTest, NoElixirdIsFine) {
 TEST_F(DoctorTest, ARunningElixirdIsAsked) {
   const shm::RuntimeFolder folder{runtime_.path()};
   const FakeDaemon daemon(folder.status_endpoint(),
-                          {R"({"daemon": {"pid": 42, "version": "0.1.0", "page_bytes": 4096},
-                               "jobs": [{}, {}]})"});
+                          {fmt::format(R"({{"daemon": {{"pid": 42, "version": "{}",
+                                            "layout_version": {}, "page_bytes": 4096}},
+                                            "jobs": [{{}}, {{}}]}})",
+                                       kVersion, shm::kLayoutVersion)});
   const Finding elixird = host("elixird");
   EXPECT_EQ(elixird.severity, Severity::kOk);
-  EXPECT_THAT(elixird.text, HasSubstr("pid 42, version 0.1.0, 2 jobs, pages of 4.00 KiB"));
+  EXPECT_THAT(elixird.text, HasSubstr(", 2 jobs, pages of 4.00 KiB"));
 }
 
 TEST_F(DoctorTest, AnElixirdOfAnotherVersionIsAProblem) {
   const shm::RuntimeFolder folder{runtime_.path()};
-  const FakeDaemon daemon(folder.status_endpoint(), {R"({"daemon": 3})"});
-  EXPECT_EQ(host("elixird").severity, Severity::kProblem);
+  for (const char* const answer : {R"({"daemon": 3})", "no json"}) {
+    const FakeDaemon daemon(folder.status_endpoint(), {answer});
+    EXPECT_EQ(host("elixird").severity, Severity::kProblem) << answer;
+  }
+}
+
+TEST_F(DoctorTest, AnElixirdThatDoesNotAnswerIsAProblemAndNotNone) {
+  const shm::RuntimeFolder folder{runtime_.path()};
+  const FakeDaemon daemon(folder.status_endpoint(), {});
+  const Finding elixird = host("elixird");
+  EXPECT_EQ(elixird.severity, Severity::kProblem);
+  EXPECT_THAT(elixird.text, HasSubstr(fmt::format("(pid {}) has not answered", ::getpid())));
+  EXPECT_THAT(elixird.remedy, HasSubstr("log"));
 }
 
 TEST_F(DoctorTest, AForeignRuntimeFolderIsAProblem) {

@@ -6,9 +6,11 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "base/version.h"
 #include "ctl/status_client.h"
 #include "ctl/status_text.h"
 #include "shm/attach_socket.h"
+#include "shm/layout.h"
 #include "shm/runtime_folder.h"
 #include "tests/ctl/fake_daemon.h"
 #include "tests/ctl/run_program.h"
@@ -18,8 +20,10 @@
 namespace elixir::ctl {
 namespace {
 
-constexpr char kAnswer[] = R"({
-  "daemon": {"pid": 4242, "version": "0.1.0", "uptime_s": 3725.5, "threads_by_node": {"0": 4, "1": 3},
+const std::string kAnswer = fmt::format(R"({{
+  "daemon": {{"pid": 4242, "version": "{}", "layout_version": {},)",
+                                        kVersion, shm::kLayoutVersion) +
+                            R"("uptime_s": 3725.5, "threads_by_node": {"0": 4, "1": 3},
              "page_bytes": 2097152, "bandwidth_gb_s": 70.25},
   "jobs": [{"id": 7, "job": "run-1-0", "ranks": 2, "world_size": 4,
     "exchange": "collective", "dtype": "bf16", "chunks": 14, "gpu_chunks": 3,
@@ -71,13 +75,15 @@ TEST_F(StatusTest, NobodyIsToldAtOnceWithARemedy) {
 TEST_F(StatusTest, ASilentDaemonIsADeadlineNotAHang) {
   const FakeDaemon daemon(folder_.status_endpoint(), {});
   const Result<std::string> answer = StatusClient(folder_.status_endpoint()).request(3000);
-  EXPECT_EQ(answer.status().code(), Code::kUnavailable);
+  expect_refused(answer.status(), Code::kTimedOut,
+                 {folder_.status_socket(), fmt::format("pid {}", ::getpid()), "for 3000 ms"});
   EXPECT_EQ(daemon.requests(), 1);
 }
 
-TEST_F(StatusTest, ASocketThatADeadDaemonLeftIsADeadlineNotAHang) {
+TEST_F(StatusTest, ASocketThatADeadDaemonLeftIsToldAtOnce) {
   std::ofstream(folder_.status_socket()) << "";
-  const Result<std::string> answer = StatusClient(folder_.status_endpoint()).request(200);
+  const Result<std::string> answer =
+      StatusClient(folder_.status_endpoint()).request(test::kPatienceMs);
   EXPECT_EQ(answer.status().code(), Code::kUnavailable);
 }
 
@@ -94,7 +100,38 @@ TEST_F(StatusTest, OtherAnswersAreRefused) {
 TEST_F(StatusTest, AnAnswerBeyondTheLimitIsNotTaken) {
   const FakeDaemon daemon(folder_.status_endpoint(), {std::string(17 << 20, ' ') + "{}"});
   const Result<std::string> answer = StatusClient(folder_.status_endpoint()).request(500);
-  EXPECT_EQ(answer.status().code(), Code::kUnavailable);
+  EXPECT_EQ(answer.status().code(), Code::kTimedOut);
+}
+
+TEST_F(StatusTest, AnotherVersionIsSaidBesideWhatCanBeShown) {
+  std::string other = kAnswer;
+  other.replace(other.find(kVersion), std::string(kVersion).size(), "0.0.9\\u001b[2J");
+  std::string layout = kAnswer;
+  layout.replace(layout.find("layout_version"), 6, "LAYOUT");
+  for (const std::string& answer : {other, layout}) {
+    const FakeDaemon daemon(folder_.status_endpoint(), {answer});
+    EXPECT_EQ(ctl({"status"}), 0);
+    EXPECT_THAT(output_,
+                AllOf(HasSubstr("2.41"), HasSubstr("restart elixird"), Not(HasSubstr("\x1b"))));
+    EXPECT_EQ(ctl({"doctor"}), static_cast<int>(Code::kUnavailable));
+    EXPECT_THAT(output_, HasSubstr("another version"));
+  }
+  const FakeDaemon daemon(folder_.status_endpoint(), {R"({"error": "unknown request"})"});
+  EXPECT_EQ(ctl({"status"}), static_cast<int>(Code::kVersionMismatch));
+  EXPECT_THAT(output_, HasSubstr("restart elixird"));
+}
+
+TEST(StatusTextTest, SaysWhatTheBandwidthIsWorth) {
+  EXPECT_THAT(status_text(kAnswer), HasSubstr("70.2 GB/s in place, measured\n"));
+  nlohmann::json answer = nlohmann::json::parse(kAnswer);
+  answer["daemon"]["bandwidth_basis"] = "disturbed";
+  EXPECT_THAT(status_text(answer.dump()),
+              HasSubstr("at least 70.2 GB/s in place: measured beside other work"));
+  answer["daemon"]["bandwidth_basis"] = "update";
+  EXPECT_THAT(status_text(answer.dump()),
+              HasSubstr("at least 70.2 GB/s in place: an update moved more"));
+  answer["jobs"][0]["update_fraction_of_bandwidth"] = nullptr;
+  EXPECT_THAT(status_text(answer.dump()), HasSubstr("790.1 mean, in the processors' caches"));
 }
 
 TEST(StatusTextTest, SaysHowFarAReservationIs) {
@@ -191,11 +228,12 @@ TEST_F(StatusTest, TheProgramPrintsTextOrTheObject) {
   EXPECT_EQ(ctl({"status"}), 0);
   EXPECT_EQ(output_, status_text(kAnswer));
   EXPECT_EQ(ctl({"status", "--json", "--runtime-dir", folder_.path}), 0);
-  EXPECT_EQ(output_, std::string(kAnswer) + "\n");
+  EXPECT_EQ(output_, kAnswer + "\n");
 }
 
 std::string answer_of(const std::string& launch, const std::string& folder, double uptime_s) {
   const nlohmann::json daemon = {
+      {"version", kVersion},  {"layout_version", shm::kLayoutVersion},
       {"launch", launch},     {"runtime_dir", folder},
       {"uptime_s", uptime_s}, {"memory_group", "/job"},
       {"processors", 2},      {"shares_processors_with", {{{"pid", 77}, {"processors", 1}}}}};
@@ -295,7 +333,7 @@ TEST_F(StatusTest, WatchSurvivesADaemonThatComesAndGoes) {
   EXPECT_TRUE(says("waiting:"));
   for (const char* name : {"first", "second"}) {
     const FakeDaemon daemon(folder_.status_endpoint(),
-                            {fmt::format("{{\"daemon\": \"{}\"}}", name)});
+                            {fmt::format(R"({{"daemon": {{"version": "{}"}}}})", name)});
     EXPECT_TRUE(says(name)) << name;
   }
   ::kill(watcher, SIGINT);

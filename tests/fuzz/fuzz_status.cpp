@@ -10,7 +10,7 @@
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace elixir;
   const std::string_view answer = fuzz::Input(data, size).rest_text();
-  const std::string text = ctl::status_text(answer);
+  const std::string text = ctl::status_text(answer) + ctl::version_of(answer).status.message();
   const bool plain = std::all_of(text.begin(), text.end(), [](char character) {
     const auto code = static_cast<unsigned char>(character);
     return character == '\n' || (code >= 0x20 && code != 0x7f);

@@ -46,6 +46,12 @@ TEST_F(ModelFolderTest, TheNewestIsLookedForAgainWhereItWentMeanwhile) {
   EXPECT_EQ(*model_folder(folder_.path()), oldest);
 }
 
+TEST_F(ModelFolderTest, AFolderOfTheConfigsNameHidesNoCheckpoint) {
+  const std::string saved = save(10);
+  std::filesystem::create_directory(folder_.path("config.json"));
+  EXPECT_EQ(*model_folder(folder_.path()), saved);
+}
+
 TEST_F(ModelFolderTest, WhatIsNamedItselfIsNotReplaced) {
   const std::string named = save(10);
   int tries = 0;

@@ -1,0 +1,65 @@
+#include "base/machine_load.h"
+
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <sstream>
+
+#include "base/clock.h"
+#include "base/processors.h"
+#include "base/text_file.h"
+
+namespace elixir {
+
+MachineLoad load_of_last_minute() {
+  MachineLoad load;
+  load.processors = static_cast<double>(usable_processors().size());
+  if (::getloadavg(&load.busy, 1) != 1) load.busy = 0;
+  return load;
+}
+
+OthersLoad::OthersLoad() : processors_(usable_processors()), last_(now(processors_)) {}
+
+OthersLoad::Times OthersLoad::now(const std::vector<int>& processors) {
+  const Result<std::string> text = read_text_file("/proc/stat");
+  timespec own{};
+  ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &own);
+  return {.wall_ns = monotonic_ns(),
+          .own_ns = own.tv_sec * 1'000'000'000 + own.tv_nsec,
+          .busy_s = busy_seconds(text.ok() ? *text : "", processors,
+                                 static_cast<double>(::sysconf(_SC_CLK_TCK)))};
+}
+
+MachineLoad OthersLoad::look() {
+  const Times times = now(processors_);
+  const double wall_s = static_cast<double>(times.wall_ns - last_.wall_ns) * 1e-9;
+  const double own_s = static_cast<double>(times.own_ns - last_.own_ns) * 1e-9;
+  const double others_s = std::max(0.0, times.busy_s - last_.busy_s - own_s);
+  last_ = times;
+  return {.busy = wall_s > 0 ? others_s / wall_s : 0,
+          .processors = static_cast<double>(processors_.size())};
+}
+
+double busy_seconds(std::string_view proc_stat, const std::vector<int>& processors,
+                    double ticks_per_s) {
+  constexpr int kIdle = 3, kIoWait = 4, kFields = 8;  // user nice system ... softirq steal
+  double ticks = 0;
+  std::istringstream lines{std::string(proc_stat)};
+  for (std::string line; std::getline(lines, line);) {
+    int processor = 0;
+    std::istringstream fields(line.starts_with("cpu") ? line.substr(3) : "");
+    if (line.starts_with("cpu ") || !(fields >> processor) ||
+        std::find(processors.begin(), processors.end(), processor) == processors.end()) {
+      continue;
+    }
+    double value = 0;
+    for (int field = 0; field < kFields && fields >> value; ++field) {
+      if (field != kIdle && field != kIoWait) ticks += value;
+    }
+  }
+  return ticks / ticks_per_s;
+}
+
+}  // namespace elixir

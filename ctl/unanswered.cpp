@@ -1,0 +1,81 @@
+#include "ctl/unanswered.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "base/fd.h"
+#include "base/text_file.h"
+#include "shm/attach_socket.h"
+
+namespace elixir::ctl {
+namespace {
+
+// The letter of /proc/PID/stat: 'T' is stopped, 't' is held by a debugger. 0: not told.
+char process_state(pid_t pid) {
+  const Result<std::string> read = read_text_file(fmt::format("/proc/{}/stat", pid));
+  const std::string text = read.ok() ? *read : "";
+  const size_t name_end = text.rfind(") ");  // a program's name may have brackets in it
+  return name_end == text.npos || name_end + 2 >= text.size() ? '\0' : text[name_end + 2];
+}
+
+// Whether the other side closes the connection within the time.
+bool is_closed(int socket, int look_ms) {
+  pollfd entry{socket, POLLIN, 0};
+  if (::poll(&entry, 1, look_ms) <= 0) return false;
+  char byte = 0;
+  const ssize_t got = ::recv(socket, &byte, 1, MSG_DONTWAIT);
+  return got == 0 || (got < 0 && errno == ECONNRESET);
+}
+
+Unanswered not_connected(const std::string& socket, int failure) {
+  switch (failure) {
+    case EAGAIN:
+      return {
+          Code::kTimedOut,
+          fmt::format("an elixird listens at {}, and does not accept those who wait there", socket),
+          "it is stopped or hangs; its pid stands in elixird.lock in that folder: 'kill -CONT' "
+          "resumes it, and 'kill -KILL' ends it with all of its jobs"};
+    case EACCES:
+    case EPERM:
+      return {Code::kInvalidArgument, fmt::format("{} is not this user's", socket),
+              "ask as the user whose elixird it is, or as root"};
+    default:
+      return {Code::kUnavailable,
+              fmt::format("no elixird answers at {} ({})", socket, std::strerror(failure)),
+              "start one with elixir-run, or with systemctl --user start elixird, or name the "
+              "folder of another with --runtime-dir"};
+  }
+}
+
+}  // namespace
+
+Unanswered why_unanswered(const std::string& socket, int waited_ms, int look_ms) {
+  const Result<UniqueFd> connection = shm::connect_now(socket, SOCK_STREAM);
+  if (!connection.ok()) return not_connected(socket, errno);
+  const Result<shm::PeerCredentials> peer = shm::peer_credentials(connection->get());
+  const pid_t pid = peer.ok() ? peer->pid : 0;
+  const std::string who =
+      fmt::format("the elixird at {} ({})", socket,
+                  pid > 0 ? fmt::format("pid {}", pid) : "a process of another container");
+  const char state = pid > 0 ? process_state(pid) : '\0';
+  if (state == 'T' || state == 't') {
+    const bool debugged = state == 't';
+    return {Code::kTimedOut, fmt::format("{} is stopped{}", who, debugged ? " by a debugger" : ""),
+            debugged ? "let it resume there" : fmt::format("'kill -CONT {}' resumes it", pid)};
+  }
+  if (is_closed(connection->get(), look_ms)) {
+    return {Code::kResourceExhausted,
+            fmt::format("{} closes new connections: too many programs are connected to it", who),
+            "try again in some seconds, or end such programs ('ss -xp' lists them); its log has a "
+            "line event=connections_closed"};
+  }
+  return {Code::kTimedOut, fmt::format("{} has not answered for {} ms", who, waited_ms),
+          "it is busy or hangs: try again, and look at its log (elixird.log in that folder, or "
+          "journalctl)"};
+}
+
+}  // namespace elixir::ctl
