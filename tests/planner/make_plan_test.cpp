@@ -607,7 +607,7 @@ TEST(MakePlan, CollectivesOfBackwardRunBesideTheOperatorsOfAGpu) {
   const StepTimes in_turn = plan_of(small_profile(), machine, request).predicted;
   EXPECT_GT(beside.g2g_s, 0.5 * beside.compute_s);
   EXPECT_LT(beside.exposed_s, 0.5 * beside.g2g_s);
-  EXPECT_GT(in_turn.exposed_s, 0.8 * in_turn.g2g_s);
+  EXPECT_GT(in_turn.exposed_s, 0.65 * in_turn.g2g_s);
 }
 
 TEST(MakePlan, TheLargestModelTakesLittle) {
