@@ -147,7 +147,6 @@ class Bench {
         shm::LoadChunk message{};
         message.chunk = chunk;
         message.part = static_cast<uint32_t>(part);
-        message.last = chunk + 1 == settings_.chunks && part == shm::LoadPart::kLowHalf ? 1 : 0;
         throw_if_error(job_.load_chunk(*job_.sessions()[0], message));
         while (ports_.await_workers()) job_.work_done();
       }

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <new>
+#include <span>
 #include <utility>
 
 #include "base/clock.h"
@@ -15,6 +16,31 @@
 #include "daemon/job.h"
 
 namespace elixir::daemon {
+namespace {
+
+// `another`: one is under way.
+Status check_load(const Session& session, const checkpoints::Details& details,
+                  std::span<const shm::ParameterPlace> places, bool another) {
+  if (session.local_rank != 0) {
+    return error(Code::kProtocol, "LoadFolder from rank {}: the first of a node sends it",
+                 session.rank);
+  }
+  if (details.shapes.size() != places.size() || another) {
+    return error(Code::kProtocol, "LoadFolder with {} shapes of {} parameters",
+                 details.shapes.size(), places.size());
+  }
+  // What is read has the shape's elements, and goes where the table has the parameter's.
+  for (size_t i = 0; i < places.size(); ++i) {
+    const shm::ParameterPlace& place = places[i];
+    if (checkpoints::has_numel(details.shapes[i], place.numel)) continue;
+    return error(Code::kProtocol,
+                 "LoadFolder with a shape of [{}] of '{:.200}', which has {} elements",
+                 fmt::join(details.shapes[i], ", "), place.name, place.numel);
+  }
+  return Status();
+}
+
+}  // namespace
 
 // ---- what a rank hears ----
 
@@ -66,7 +92,9 @@ void Job::heard_load(Session& session, const shm::LoadFolder& message,
   if (phase() == JobPhase::kEnding) return;
   // What no correct trainer sends.
   if (details.status().code() == Code::kProtocol) return end_session(session, details.status());
-  Status status = details.ok() ? check_load(session, *details) : details.status();
+  Status status = details.ok()
+                      ? check_load(session, *details, options_.places, restoring_ != nullptr)
+                      : details.status();
   if (status.ok()) status = machine_.request_restore();
   if (!status.ok()) {
     log_warn("load_refused", "job='{}' rank={} text='{}'", options_.name, session.rank,
@@ -90,26 +118,6 @@ void Job::heard_load(Session& session, const shm::LoadFolder& message,
   }
   tell_heard(session, message.number, Status());
   advance();
-}
-
-Status Job::check_load(const Session& session, const checkpoints::Details& details) {
-  if (session.local_rank != 0) {
-    return error(Code::kProtocol, "LoadFolder from rank {}: the first of a node sends it",
-                 session.rank);
-  }
-  if (details.shapes.size() != options_.places.size() || restoring_ != nullptr) {
-    return error(Code::kProtocol, "LoadFolder with {} shapes of {} parameters",
-                 details.shapes.size(), options_.places.size());
-  }
-  // What is read has the shape's elements, and goes where the table has the parameter's.
-  for (size_t i = 0; i < options_.places.size(); ++i) {
-    const shm::ParameterPlace& place = options_.places[i];
-    if (checkpoints::has_numel(details.shapes[i], place.numel)) continue;
-    return error(Code::kProtocol,
-                 "LoadFolder with a shape of [{}] of '{:.200}', which has {} elements",
-                 fmt::join(details.shapes[i], ", "), place.name, place.numel);
-  }
-  return Status();
 }
 
 void Job::begin_restore() {

@@ -309,7 +309,6 @@ class Job {
   // ---- folders.cpp ----
   Status check_save(const Session& session, const shm::SaveFolder& message);
   Status join_save(const Session& session, const shm::SaveFolder& message, SavePart part);
-  Status check_load(const Session& session, const checkpoints::Details& details);
   void drop_asked(const Status& why);
   Holds look_at_saves();
   void begin_save();
