@@ -11,8 +11,7 @@ struct LaunchEnvironment {
   uint32_t world_size = 1;
   uint32_t local_rank = 0;  // on this node
   uint32_t local_world_size = 1;
-  std::string job;     // the same on all ranks of a job, different for every start
-  std::string launch;  // the same for a start and its restarts: whose elixird is whose
+  std::string job;  // the same on all ranks of a job, different for every start
   // "torchrun", "slurm", "openmpi", "mvapich", "pals", "hydra", "pmi", "alone"
   std::string starter;
 
@@ -21,6 +20,8 @@ struct LaunchEnvironment {
   uint16_t master_port = 0;
   // The starter itself has a store at that address (torchrun; TORCHELASTIC_USE_AGENT_STORE).
   bool starter_hosts_store = false;
+
+  std::string launch = {};  // the same for a start and its restarts: whose elixird is whose
 
   bool one_node() const { return local_world_size == world_size; }
 };
