@@ -257,8 +257,8 @@ std::span<shm::GradGroup> Session::grad_groups(uint32_t step) const {
 
 std::span<const shm::UpdateCount> Session::update_counts() const {
   ELIXIR_CHECK(shape_.tells_updates(), "elixird tells no counts to {} ranks", shape_.ranks);
-  const auto* const counts = reinterpret_cast<const shm::UpdateCount*>(
-      control_->data() + shape_.update_counts_offset());
+  const auto* const counts =
+      reinterpret_cast<const shm::UpdateCount*>(control_->data() + shape_.update_counts_offset());
   return {counts, shape_.n_parameters};
 }
 

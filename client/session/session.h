@@ -90,9 +90,9 @@ class Session {
 
   // Before step 1, once for every chunk placed on the CPU and every frozen one, and again while all
   // posted steps are finished, between two await_loaded() of every rank: FP32 initial values
-  // of what a grad slot covers, grad_slot_numel of them; of a frozen chunk words (exchange.h), whose
-  // bytes it keeps. Host exchange: rank 0 alone, for all. Any thread, several chunks of different
-  // Shape::load_slot at a time.
+  // of what a grad slot covers, grad_slot_numel of them; of a frozen chunk words (exchange.h),
+  // whose bytes it keeps. Host exchange: rank 0 alone, for all. Any thread, several chunks of
+  // different Shape::load_slot at a time.
   Status load_chunk(uint32_t chunk, const float* values);
   // Every rank: waits until all that is to be loaded is, and all ranks are here. `call`: what the
   // program called, for the log and kTimedOut, which say who has not called it, as far as is known.

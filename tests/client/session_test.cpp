@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <bit>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -350,9 +351,12 @@ TEST_F(SessionTest, SeveralThreadsLoadAtTheSameTime) {
     for (uint64_t i = 0; i < kChunkNumel; ++i) {
       uint16_t rounded = 0, master_low = 0;
       float expected = value(chunk, i);
+      if (shape.frozen(chunk)) {  // a word: its upper half as it is
+        ASSERT_EQ(params[i], std::bit_cast<uint32_t>(expected) >> 16) << chunk << " " << i;
+        continue;
+      }
       optim::load_master(ComputeType::kBf16, &expected, 1, &rounded, &master_low);
       ASSERT_EQ(params[i], rounded) << chunk << " " << i;
-      if (shape.frozen(chunk)) continue;
       ASSERT_EQ(masters[i], expected) << chunk << " " << i;
     }
   }
