@@ -244,8 +244,8 @@ TEST(PeerWatchTest, ARankThatIsBehindIsNotAccused) {
       // Of their devices one has the next collective under way, or both have the same.
       {{.made = 5, .oldest = 4}, {.made = 5, .oldest = 5, .kind = CollectiveKind::kReduceScatter}},
       {{.made = 5, .oldest = 4}, {.made = 7, .oldest = 4}}};
-  std::vector<std::unique_ptr<Star>> stars;
   std::atomic<int> asked = 0;  // the last watch that was made, about once a second
+  std::vector<std::unique_ptr<Star>> stars;
   for (const auto& [one, other] : pairs) {
     stars.push_back(std::make_unique<Star>(2));
     stand(*stars.back()->watches[0], one);
