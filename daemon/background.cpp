@@ -60,7 +60,13 @@ void Background::run_finished() {
     const MutexLock lock(mutex_);
     finished.swap(finished_);
   }
-  for (const Task& task : finished) task.after();
+  for (const Task& task : finished) {
+    try {
+      task.after();
+    } catch (const std::bad_alloc&) {
+      note_no_memory();
+    }
+  }
 }
 
 void Background::run() {

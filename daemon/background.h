@@ -30,7 +30,8 @@ class Background {
   // Where `work` runs out of memory it ends there, and `after` finds what it had made by then.
   // Throws std::bad_alloc where there is none to start it: then nothing runs.
   void start(std::function<void()> work, std::function<void()> after);
-  // The event loop: runs what follows the tasks that are over.
+  // The event loop: runs what follows the tasks that are over. What runs out of memory there ends
+  // alone; where a job or a connection must end with it, `after` sees to that itself.
   void run_finished();
 
  private:

@@ -255,7 +255,7 @@ const std::string& Daemon::recent_status() {
   const int64_t now_ns = monotonic_ns();
   if (document_.empty() || now_ns - document_ns_ > kRecentNs) {
     note_bandwidths();
-    contain([this, now_ns] { look_for_neighbours_while_idle(now_ns); });
+    look_for_neighbours_while_idle(now_ns);
     document_ = status_json();
     document_ns_ = now_ns;
   }

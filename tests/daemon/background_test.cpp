@@ -94,5 +94,19 @@ TEST_F(BackgroundThreads, WorkThatRunsOutOfMemoryEndsThereAndItsEndIsHeard) {
   EXPECT_TRUE(finish(background, over, 2));
 }
 
+// A lack of memory in what follows one task takes no other's, nor the event loop.
+TEST_F(BackgroundThreads, WhatFollowsATaskAndRunsOutOfMemoryEndsAlone) {
+  int over = 0;
+  Background background({.threads = 1}, done_.get());
+  for (int i = 0; i < 3; ++i) {
+    background.start([] {},
+                     [&over, i] {
+                       ++over;
+                       if (i < 2) throw std::bad_alloc();
+                     });
+  }
+  EXPECT_TRUE(finish(background, over, 3));
+}
+
 }  // namespace
 }  // namespace elixir::daemon
