@@ -46,14 +46,17 @@ class Disturbed(harness.ElixirTest):
         self.assertEqual(steps_told(training), STEPS)
 
     def connect(self, name, kind):
-        connection = socket.socket(socket.AF_UNIX, kind)
-        connection.setblocking(False)
-        try:
-            connection.connect(os.path.join(self.runtime, name))
-        except BlockingIOError:  # the backlog is full
-            connection.close()
-            return self.connect(name, kind)
-        return connection
+        def connected():
+            connection = socket.socket(socket.AF_UNIX, kind)
+            connection.setblocking(False)
+            try:
+                connection.connect(os.path.join(self.runtime, name))
+            except BlockingIOError:  # the backlog is full
+                connection.close()
+                return None
+            return connection
+
+        return wait_until(connected, f'{name} takes a connection')
 
     def test_a_log_that_nobody_reads(self):
         reader, writer = os.pipe()
