@@ -19,6 +19,11 @@ inline std::span<const LoadPart> load_parts(ComputeType type) {
   return kTwoPasses;
 }
 
+// Values of a frozen chunk are bytes, and go in one pass: 16 bits lie in the upper half of the word
+// where another chunk's FP32 value would be. No arithmetic touches them, so that what is a NaN to a
+// 16-bit type and means something else to a program comes through as it is.
+inline LoadPart frozen_part(ComputeType type) { return load_parts(type).front(); }
+
 inline void put_part(const float* values, uint64_t numel, LoadPart part, std::byte* slot) {
   if (part == LoadPart::kWhole) {
     std::memcpy(slot, values, numel * sizeof(float));

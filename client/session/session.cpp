@@ -92,7 +92,7 @@ Status Session::load_chunk(uint32_t chunk, const float* values) {
   const uint64_t numel = shape_.grad_slot_numel();
   std::byte* const slot = grad_slot(shape_.load_slot(chunk));
   if (shape_.frozen(chunk)) {
-    shm::put_part(values, numel, shm::load_parts(shape_.type).front(), slot);
+    shm::put_part(values, numel, shm::frozen_part(shape_.type), slot);
     ELIXIR_RETURN_IF_ERROR(load_part(chunk, shm::LoadPart::kWhole));
   } else {
     for (const shm::LoadPart part : shm::load_parts(shape_.type)) {

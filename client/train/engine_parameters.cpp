@@ -9,10 +9,10 @@
 
 #include "base/check.h"
 #include "base/throw_error.h"
-#include "client/exchange/frozen_words.h"
 #include "client/tensors/replace_data.h"
 #include "client/tensors/resolved.h"
 #include "client/train/engine.h"
+#include "shm/load_part.h"
 
 namespace elixir {
 
@@ -146,8 +146,8 @@ void Engine::read_chunk(uint32_t chunk, std::vector<float>& values) {
     const at::Tensor here = at::empty(parameters_[i].tensor.sizes(), dtype_);
     here.copy_(parameters_[i].tensor);
     const auto* const bytes = static_cast<const std::byte*>(here.const_data_ptr());
-    frozen_to_words(run_plan_.shape.type, bytes + part.first * here.element_size(),
-                    {values.data() + part.offset, part.numel});
+    shm::take_part(bytes + part.first * here.element_size(), part.numel,
+                   shm::frozen_part(run_plan_.shape.type), values.data() + part.offset);
   }
 }
 
@@ -171,11 +171,9 @@ void Engine::set_parameter(const at::Tensor& parameter, const at::Tensor& values
   const at::Tensor values_here =
       resolved(here.detach()).to(at::kCPU, frozen ? dtype_ : at::kFloat).contiguous();
   std::vector<float> given(place.numel), chunk(run_plan_.shape.gathered_numel(), 0);
-  if (frozen) {
-    frozen_to_words(run_plan_.shape.type, values_here.const_data_ptr(), given);
-  } else {
-    std::copy_n(values_here.const_data_ptr<float>(), place.numel, given.data());
-  }
+  shm::take_part(static_cast<const std::byte*>(values_here.const_data_ptr()), place.numel,
+                 frozen ? shm::frozen_part(run_plan_.shape.type) : shm::LoadPart::kWhole,
+                 given.data());
   if (frozen && !alone) read_chunk(place.chunk, chunk);  // by operators
   MutexLock lock(mutex_);
   await_operators("set_parameter()", lock);
@@ -231,14 +229,10 @@ void Engine::release_model() {
       if (chunk == run.first) {
         here = at::empty(parameter.tensor.sizes(), parameter.frozen ? dtype_ : at::kFloat);
       }
-      if (parameter.frozen) {
-        words_to_frozen(
-            run_plan_.shape.type, {values.data() + part.offset, part.numel},
-            static_cast<std::byte*>(here.mutable_data_ptr()) + part.first * here.element_size());
-      } else {
-        std::copy_n(values.data() + part.offset, part.numel,
-                    here.mutable_data_ptr<float>() + part.first);
-      }
+      shm::put_part(
+          values.data() + part.offset, part.numel,
+          parameter.frozen ? shm::frozen_part(run_plan_.shape.type) : shm::LoadPart::kWhole,
+          static_cast<std::byte*>(here.mutable_data_ptr()) + part.first * here.element_size());
       if (chunk + 1 < run.end()) continue;
       back.emplace_back(parameter.tensor, std::exchange(here, at::Tensor()).to(parameter.built_as));
     }

@@ -8,12 +8,12 @@
 
 #include "base/check.h"
 #include "base/throw_error.h"
-#include "client/exchange/frozen_words.h"
 #include "client/exchange/load_chunks.h"
 #include "client/tensors/meta_init.h"
 #include "client/tensors/resolved.h"
 #include "client/tensors/scalar_type.h"
 #include "client/train/compute_alone.h"
+#include "shm/load_part.h"
 
 namespace elixir {
 namespace {
@@ -33,8 +33,8 @@ class ModuleValues final : public ValueSource {
     ELIXIR_CHECK(static_cast<uint64_t>(source.numel()) == values.size(),
                  "parameter {} has {} values, and room for {}", parameter, source.numel(),
                  values.size());
-    if (frozen) return frozen_to_words(type_, source.const_data_ptr(), values);
-    std::copy_n(source.const_data_ptr<float>(), values.size(), values.begin());
+    shm::take_part(static_cast<const std::byte*>(source.const_data_ptr()), values.size(),
+                   frozen ? shm::frozen_part(type_) : shm::LoadPart::kWhole, values.data());
   }
 
  private:
