@@ -34,15 +34,11 @@ std::string path_of(const std::string& endpoint) {
   return endpoint.starts_with(kIpc) ? endpoint.substr(kIpc.size()) : endpoint;
 }
 
-// Of an answer's part, which may be anything: whether it has this text, and it is not empty.
-bool is_text(const nlohmann::json& object, const char* name) {
-  if (!object.is_object() || !object.contains(name)) return false;
-  return object[name].is_string() && !object[name].get_ref<const std::string&>().empty();
-}
-
-double number_of(const nlohmann::json& object, const char* name) {
-  if (!object.is_object() || !object.contains(name)) return 0;
-  return object[name].is_number() ? object[name].get<double>() : 0;
+// A field of an answer's `daemon`; null where the answer, which may be anything, lacks it.
+nlohmann::json daemon_field(const nlohmann::json& status, const char* name) {
+  const bool there = status.is_object() && status.contains("daemon") &&
+                     status["daemon"].is_object() && status["daemon"].contains(name);
+  return there ? status["daemon"][name] : nlohmann::json();
 }
 
 bool is_json_object(std::string_view text) {
@@ -116,9 +112,10 @@ void sort_answers(std::vector<std::string>* answers) {
   std::vector<Keyed> keyed;
   for (std::string& answer : *answers) {
     const nlohmann::json status = nlohmann::json::parse(answer, nullptr, false);
-    const nlohmann::json daemon =
-        status.is_object() ? status.value("daemon", nlohmann::json()) : nlohmann::json();
-    keyed.push_back({is_text(daemon, "launch"), number_of(daemon, "uptime_s"), std::move(answer)});
+    const nlohmann::json launch = daemon_field(status, "launch");
+    const nlohmann::json uptime_s = daemon_field(status, "uptime_s");
+    keyed.push_back({launch.is_string() && launch != "",
+                     uptime_s.is_number() ? uptime_s.get<double>() : 0, std::move(answer)});
   }
   std::stable_sort(keyed.begin(), keyed.end(), [](const Keyed& a, const Keyed& b) {
     return std::tie(a.of_launch, a.uptime_s) < std::tie(b.of_launch, b.uptime_s);
@@ -130,12 +127,8 @@ AnswerVersion version_of(std::string_view answer) {
   constexpr const char* kRemedy =
       "install one Elixir for elixird and elixirctl, and restart elixird";
   const nlohmann::json status = nlohmann::json::parse(answer, nullptr, false);
-  const auto field = [&](const char* name) {
-    const bool there = status.is_object() && status.contains("daemon") &&
-                       status["daemon"].is_object() && status["daemon"].contains(name);
-    return there ? status["daemon"][name] : nlohmann::json();
-  };
-  const nlohmann::json version = field("version"), layout = field("layout_version");
+  const nlohmann::json version = daemon_field(status, "version");
+  const nlohmann::json layout = daemon_field(status, "layout_version");
   if (!version.is_string()) {
     return {false,
             error(Code::kVersionMismatch, "the answer is no status as elixirctl {} knows it: {}",

@@ -6,21 +6,14 @@
 
 #include <cerrno>
 #include <cstring>
+#include <optional>
 
 #include "base/fd.h"
-#include "base/text_file.h"
+#include "base/process_stat.h"
 #include "shm/attach_socket.h"
 
 namespace elixir::ctl {
 namespace {
-
-// The letter of /proc/PID/stat: 'T' is stopped, 't' is held by a debugger. 0: not told.
-char process_state(pid_t pid) {
-  const Result<std::string> read = read_text_file(fmt::format("/proc/{}/stat", pid));
-  const std::string text = read.ok() ? *read : "";
-  const size_t name_end = text.rfind(") ");  // a program's name may have brackets in it
-  return name_end == text.npos || name_end + 2 >= text.size() ? '\0' : text[name_end + 2];
-}
 
 // Whether the other side closes the connection within the time.
 bool is_closed(int socket, int look_ms) {
@@ -61,9 +54,9 @@ Unanswered why_unanswered(const std::string& socket, int waited_ms, int look_ms)
   const std::string who =
       fmt::format("the elixird at {} ({})", socket,
                   pid > 0 ? fmt::format("pid {}", pid) : "a process of another container");
-  const char state = pid > 0 ? process_state(pid) : '\0';
-  if (state == 'T' || state == 't') {
-    const bool debugged = state == 't';
+  const std::optional<ProcessStat> stat = pid > 0 ? process_stat(pid) : std::nullopt;
+  if (stat && (stat->state() == 'T' || stat->state() == 't')) {
+    const bool debugged = stat->state() == 't';  // a debugger holds it
     return {Code::kTimedOut, fmt::format("{} is stopped{}", who, debugged ? " by a debugger" : ""),
             debugged ? "let it resume there" : fmt::format("'kill -CONT {}' resumes it", pid)};
   }

@@ -2,18 +2,17 @@
 
 #include "daemon/neighbours.h"
 
-#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
-#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
+#include <optional>
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/process_stat.h"
 #include "base/processors.h"
 #include "daemon/daemon.h"
 
@@ -22,15 +21,9 @@ namespace {
 
 constexpr int64_t kLookNs = 10'000'000'000, kIdleLookNs = 1'000'000'000;
 
-// Whether the process is called so and has not ended: its line of stat is "PID (NAME) STATE ...".
 bool is_called(pid_t pid, const std::string& name) {
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(
-      std::fopen(fmt::format("/proc/{}/stat", pid).c_str(), "re"), std::fclose);
-  std::array<char, 128> line{};
-  if (file == nullptr || std::fgets(line.data(), line.size(), file.get()) == nullptr) return false;
-  const std::string_view text = line.data();
-  const std::string begin = fmt::format("{} ({}) ", pid, name);
-  return text.starts_with(begin) && text[begin.size()] != 'Z' && text[begin.size()] != 'X';
+  const std::optional<ProcessStat> stat = process_stat(pid);
+  return stat && stat->name == name && stat->state() != 'Z' && stat->state() != 'X';
 }
 
 bool knows(const std::vector<Neighbour>& known, const Neighbour& one) {

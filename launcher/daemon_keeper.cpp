@@ -6,10 +6,11 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <fstream>
+#include <optional>
 #include <sstream>
 
 #include "base/clock.h"
+#include "base/process_stat.h"
 #include "ctl/status_client.h"
 #include "shm/find_daemon.h"
 
@@ -24,12 +25,9 @@ constexpr int kMayEndMs = 200;    // what was killed with the ranks has begun to
 // freed, which may take seconds. /proc/PID/stat: field 3 is the state, field 9 the flags.
 bool is_ending(pid_t pid) {
   constexpr unsigned kExiting = 0x4;  // PF_EXITING of linux/sched.h
-  std::ifstream file(fmt::format("/proc/{}/stat", pid));
-  std::string line;
-  std::getline(file, line);
-  const size_t name_end = line.rfind(") ");
-  if (name_end == std::string::npos) return true;
-  std::istringstream fields(line.substr(name_end + 2));
+  const std::optional<ProcessStat> stat = process_stat(pid);
+  if (!stat) return true;
+  std::istringstream fields(stat->fields);
   char state = 0;
   int64_t skipped = 0;
   unsigned flags = 0;
