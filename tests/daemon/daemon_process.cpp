@@ -112,14 +112,16 @@ size_t mapped_memfds(pid_t pid) {
   return count;
 }
 
-uint64_t locked_bytes(pid_t pid) {
+uint64_t memory_bytes(pid_t pid, const std::string& field) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/status");
   uint64_t kib = 0;
   for (std::string word; file >> word;) {
-    if (word == "VmLck:") file >> kib;
+    if (word == field + ":") file >> kib;
   }
   return kib * 1024;
 }
+
+uint64_t locked_bytes(pid_t pid) { return memory_bytes(pid, "VmLck"); }
 
 bool becomes_true(const std::function<bool()>& condition) { return test::eventually(condition); }
 

@@ -53,6 +53,8 @@ size_t mapped_memfds(pid_t pid);
 
 // What of the process' memory never leaves it for swap.
 uint64_t locked_bytes(pid_t pid);
+// By its name in /proc/PID/status.
+uint64_t memory_bytes(pid_t pid, const std::string& field);
 
 // test::eventually(), for the tests of this room.
 bool becomes_true(const std::function<bool()>& condition);

@@ -4,7 +4,6 @@
 #include <sys/resource.h>
 
 #include <atomic>
-#include <fstream>
 #include <thread>
 
 #include "checkpoint/listing.h"
@@ -171,15 +170,6 @@ TEST_F(LacksMemory, TheReserveIsForWhatCannotFail) {
 
 // ---- the system's own limit ----
 
-uint64_t data_bytes(pid_t pid) {
-  std::ifstream file("/proc/" + std::to_string(pid) + "/status");
-  uint64_t kib = 0;
-  for (std::string word; file >> word;) {
-    if (word == "VmData:") file >> kib;
-  }
-  return kib * 1024;
-}
-
 FakeModel model_of_many(uint32_t parameters) {
   FakeModel model = make_model(ComputeType::kFp32, 1, 1, 128 * parameters);
   model.places.clear();
@@ -198,7 +188,7 @@ TEST(DataLimit, RefusesNewJobsAndEndsNone) {
   rlimit unlimited{};
   ASSERT_EQ(::prlimit(daemon.pid(), RLIMIT_DATA, nullptr, &unlimited), 0);
   rlimit limit = unlimited;
-  limit.rlim_cur = data_bytes(daemon.pid());
+  limit.rlim_cur = memory_bytes(daemon.pid(), "VmData");
   ASSERT_EQ(::prlimit(daemon.pid(), RLIMIT_DATA, &limit, nullptr), 0);
   std::vector<std::unique_ptr<FakeJob>> taken;
   Status refused;
