@@ -62,18 +62,4 @@ std::optional<double> BandwidthWatch::share_of(double gb_s) const {
 
 void BandwidthWatch::chosen() { threads_ = std::exchange(wanted_threads_, 0); }
 
-const char* basis_name(BandwidthWatch::Basis basis) {
-  switch (basis) {
-    case BandwidthWatch::Basis::kMeasured:
-      return "measured";
-    case BandwidthWatch::Basis::kDisturbed:
-      return "disturbed";
-    case BandwidthWatch::Basis::kUpdate:
-      return "update";
-    case BandwidthWatch::Basis::kNone:
-      break;
-  }
-  return "none";
-}
-
 }  // namespace elixir::daemon

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "base/enum_names.h"
 #include "daemon/bandwidth.h"
 
 namespace elixir::daemon {
@@ -64,6 +65,10 @@ class BandwidthWatch {
   int64_t quiet_since_ns_ = -1, next_ns_ = 0;
 };
 
-const char* basis_name(BandwidthWatch::Basis basis);
+inline constexpr EnumName<BandwidthWatch::Basis> kBasisNames[] = {
+    {"none", BandwidthWatch::Basis::kNone},
+    {"measured", BandwidthWatch::Basis::kMeasured},
+    {"disturbed", BandwidthWatch::Basis::kDisturbed},
+    {"update", BandwidthWatch::Basis::kUpdate}};
 
 }  // namespace elixir::daemon

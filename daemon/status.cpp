@@ -234,7 +234,7 @@ std::string Daemon::status_json() const {
                     {"threads_by_node", std::move(threads)},
                     {"page_bytes", page_bytes_},
                     {"bandwidth_gb_s", bandwidth_.gb_s()},
-                    {"bandwidth_basis", basis_name(bandwidth_.basis())},
+                    {"bandwidth_basis", name_in(kBasisNames, bandwidth_.basis())},
                     {"lost_doorbells", lost_doorbells},
                     {"times_without_memory", times_without_memory()}};
   json["jobs"] = Json::array();

@@ -28,7 +28,7 @@ class BandwidthWatchTest : public ::testing::Test {
   }
   void expect(double gb_s, Basis basis, bool wants) {
     EXPECT_EQ(watch_.gb_s(), gb_s);
-    EXPECT_EQ(basis_name(watch_.basis()), std::string(basis_name(basis)));
+    EXPECT_EQ(name_in(kBasisNames, watch_.basis()), std::string(name_in(kBasisNames, basis)));
     EXPECT_EQ(watch_.wants_measurement(), wants);
   }
 
