@@ -188,7 +188,7 @@ void Daemon::start_save(Job& job, std::shared_ptr<Saving> saving) {
                     ELIXIR_CHECK(found != jobs_.end(), "a job ended before its save");
                     Job& of = *found->second;
                     contain(of, [&of] { of.save_over(); });
-                    contain([this] { retry_waiting(); });
+                    retry_waiting();
                   });
 }
 

@@ -156,7 +156,7 @@ void Daemon::reserve(Session& session, int32_t numa_node) {
         contain(of, [&] {
           on_reserved(of, local_rank, std::move(outcome->memory), outcome->page_bytes);
         });
-        contain([this] { retry_waiting(); });
+        retry_waiting();
       });
   session.reservation = std::move(reservation);  // somebody is at it
 }
@@ -198,7 +198,7 @@ void Daemon::fill_sums(Job& job, std::shared_ptr<FillProgress> progress) {
       [this, outcome, over, job_id = job.options().id] {
         Job& of = *jobs_.at(job_id);
         contain(of, [&] { of.sums_filled(*over ? *outcome : no_memory_left()); });
-        contain([this] { retry_waiting(); });
+        retry_waiting();
       });
 }
 

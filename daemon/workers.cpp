@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <memory>
-#include <new>
 #include <system_error>
 #include <utility>
 
@@ -104,20 +103,16 @@ void Daemon::look_at_bandwidth(int64_t now_ns) {
 void Daemon::measure_again() {
   struct Outcome {
     Bandwidth measured;
-    bool idle = false;
+    bool idle = false;  // until it is over: without memory for it it does not count
   };
   const auto outcome = std::make_shared<Outcome>();
   stop_measuring_.store(false, std::memory_order_relaxed);
   background_->start(
       [this, outcome, node = nodes_[0], threads = threads_to_measure(),
        spare_bytes = room_for_jobs().available_bytes / kProbeShareOfMemory] {
-        try {
-          OthersLoad others;
-          outcome->measured = measure_bandwidth(node, threads, spare_bytes, stop_measuring_);
-          outcome->idle = others.look().idle();
-        } catch (const std::bad_alloc&) {
-          outcome->idle = false;  // it does not count
-        }
+        OthersLoad others;
+        outcome->measured = measure_bandwidth(node, threads, spare_bytes, stop_measuring_);
+        outcome->idle = others.look().idle();
       },
       [this, outcome] {
         on_measured(of_all_nodes(outcome->measured, nodes_.size()), outcome->idle);
