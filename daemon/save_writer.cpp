@@ -130,8 +130,12 @@ class Writer {
   Status note_left_out() {
     std::optional<checkpoints::LeftOut>& left_out = saving_.manifest.left_out;
     if (!left_out || left_out->parameters > 0) return Status();
-    left_out =
-        left_out_of(saving_.shape, saving_.places, saving_.slots, saving_.ranks, saving_.cancelled);
+    std::vector<shm::ParameterPlace> places;
+    for (const checkpoints::SavedParameter& parameter : saving_.parameters) {
+      places.push_back({parameter.name, parameter.chunk, parameter.offset, parameter.numel});
+    }
+    left_out = left_out_of(saving_.shape, places, saving_.snapshot->slots(),
+                           saving_.snapshot->ranks(), saving_.cancelled);
     return left_out ? Status() : error(Code::kUnavailable, "the save was broken off");
   }
 

@@ -48,7 +48,6 @@ checkpoints::Manifest manifest_of(const Saving& saving, const Job::Options& job,
   manifest.updates = applied;
   manifest.type = job.shape.type;
   manifest.ranks = job.shape.ranks;
-  if (manifest.left_out) manifest.left_out.emplace();  // the writer looks, but where it is known
   for (uint32_t i = 0; i < saving.updates.size(); ++i) {
     if (saving.updates[i] == applied) continue;
     manifest.updates_of[job.places[i].name] = saving.updates[i];
@@ -246,11 +245,12 @@ std::shared_ptr<Saving> Job::make_saving() {
                               : staged == details.updates.end() ? applied_
                                                                 : staged->second);
   }
-  saving->places = options_.places;
-  saving->slots = slots_;
   saving->manifest = manifest_of(*saving, options_, applied_, details.manifest);
-  if (saving->manifest.left_out && left_out_) saving->manifest.left_out = left_out_;
-  std::vector<Snapshot::Rank>& ranks = saving->ranks;
+  // The writer looks where it is not known yet.
+  if (saving->manifest.left_out) {
+    saving->manifest.left_out = left_out_.value_or(checkpoints::LeftOut());
+  }
+  std::vector<Snapshot::Rank> ranks;
   for (const auto& session : sessions_) {
     SavePart& part = *asked_->parts[session->local_rank];
     if (part.staging.valid()) part.image.resize(options_.shape.image_bytes());
@@ -259,7 +259,8 @@ std::shared_ptr<Saving> Job::make_saving() {
   const uint64_t quarter =
       options_.shape.image_bytes() * options_.shape.first_swing() * local_ranks() / 4;
   const uint64_t shadow_bytes = std::min(details.shadow_bytes.value_or(quarter), free_bytes);
-  saving->snapshot = std::make_shared<Snapshot>(options_.shape, slots_, ranks, shadow_bytes);
+  saving->snapshot =
+      std::make_shared<Snapshot>(options_.shape, slots_, std::move(ranks), shadow_bytes);
   saving->begin_ns = monotonic_ns();
   saving->parts.reserve(local_ranks());
   for (std::optional<SavePart>& part : asked_->parts) saving->parts.push_back(std::move(*part));

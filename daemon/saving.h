@@ -62,11 +62,8 @@ struct Saving {
   std::vector<checkpoints::SavedParameter> parameters;
   // But for its files; left_out: its hash, where the job knows it already.
   checkpoints::Manifest manifest;
-  std::vector<shm::ParameterPlace> places;
-  StateSlots slots{shm::Shape()};     // where chunks lie
-  std::vector<Snapshot::Rank> ranks;  // by local rank
-  std::vector<uint64_t> updates;      // by parameter that is trained: Adam's count
-  uint64_t rate_bytes_s = 0;          // of the disk at most; 0: no limit
+  std::vector<uint64_t> updates;  // by parameter that is trained: Adam's count
+  uint64_t rate_bytes_s = 0;      // of the disk at most; 0: no limit
   uint32_t threads = 1;
   int wake_fd = -1;  // an eventfd, written when the snapshot has moved
 

@@ -66,6 +66,9 @@ class Snapshot {
   void end();
   uint64_t shadow_peak_bytes() const;
   uint64_t shadow_bytes() const { return n_slots_ * slot_bytes_; }
+  // Constant.
+  const std::vector<Rank>& ranks() const { return ranks_; }
+  const StateSlots& slots() const { return slots_; }
   uint64_t shadow_there_bytes() const;  // of it, the memory that is taken
 
   // ---- workers ----
