@@ -13,10 +13,12 @@ namespace elixir::daemon {
 // are, and how a verdict makes them count. A chunk that is updated early is not touched: its new
 // states are in a spare slot, and become its own with the commit, or are forgotten.
 //
-// No thread, memory or clock; the event loop's.
+// No thread, memory of a job or clock; the event loop's. Allocates at construction alone.
 class EarlyUpdates {
  public:
-  explicit EarlyUpdates(uint32_t n_chunks) : entry_of_(n_chunks, kNone) {}
+  EarlyUpdates(uint32_t n_chunks, uint32_t n_spare_slots) : entry_of_(n_chunks, kNone) {
+    entries_.reserve(n_spare_slots);
+  }
 
   struct Entry {
     uint32_t chunk = 0, slot = 0;

@@ -33,7 +33,7 @@ Job::Job(Options options, JobPorts* ports)
       phase_since_ns_(monotonic_ns()),
       has_sums_(options_.rules.sums_all()),
       slots_(options_.shape),
-      early_(options_.shape.n_chunks),
+      early_(options_.shape.n_chunks, options_.shape.n_spare_slots),
       swings_(options_.shape, local_ranks()) {
   for (auto* records : {&records_, &open_records_, &statistics_.records_last}) {
     records->reserve(local_ranks());
