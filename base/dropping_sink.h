@@ -16,12 +16,18 @@ namespace elixir {
 class DroppingSink final : public spdlog::sinks::base_sink<std::mutex> {
  public:
   // A pipe or a terminal is opened once more, since what is set on a descriptor counts for all
-  // processes that have it; where the system refuses that, writing to it may wait. `fd` is
-  // borrowed.
+  // processes that have it. Where the system refuses that (another user's pipe), each line asks
+  // first whether there is room: it can wait only where another process takes that room in between.
+  // `fd` is borrowed.
   explicit DroppingSink(int fd);
 
  private:
-  enum class Way { kWrite, kSend };
+  enum class Way {
+    kWrite,     // a file
+    kSend,      // a socket
+    kNever,     // opened once more: never waits
+    kAskFirst,  // could not be
+  };
 
   void sink_it_(const spdlog::details::log_msg& message) override;
   void flush_() override {}

@@ -7,6 +7,8 @@
 #include <fstream>
 #include <system_error>
 
+#include "base/folder_names.h"
+
 namespace elixir {
 namespace {
 
@@ -19,11 +21,8 @@ bool is_gpu_file(const std::string& name) {
 }
 
 bool has_gpu_file(const std::string& folder) {
-  std::error_code ignored;
-  for (const auto& entry : std::filesystem::directory_iterator(folder, ignored)) {
-    if (is_gpu_file(entry.path().filename())) return true;
-  }
-  return false;
+  const std::optional<std::vector<std::string>> names = folder_names(folder);
+  return names && std::any_of(names->begin(), names->end(), is_gpu_file);
 }
 
 bool all_hidden() {

@@ -1,7 +1,7 @@
 #include "base/spare_threads.h"
 
+#include <exception>
 #include <future>
-#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -21,7 +21,7 @@ Status check_spare_threads(uint32_t threads) {
   Status status;
   try {
     for (uint32_t i = 0; i < threads; ++i) tried.emplace_back([wait] { wait.wait(); });
-  } catch (const std::system_error& failure) {
+  } catch (const std::exception& failure) {  // of memory, too: those that run end below
     status = no_threads(failure.what());
   }
   over.set_value();

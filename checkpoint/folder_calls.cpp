@@ -1,6 +1,5 @@
 #include "checkpoint/folder_calls.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <sys/stat.h>
@@ -10,8 +9,9 @@
 #include <cerrno>
 #include <climits>
 #include <cstring>
-#include <memory>
+#include <optional>
 
+#include "base/folder_names.h"
 #include "checkpoint/listing.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/new_file.h"
@@ -20,10 +20,6 @@ namespace elixir::checkpoints {
 namespace {
 
 constexpr std::string_view kDeleting = ".deleting-";
-
-struct CloseFolder {
-  void operator()(DIR* folder) const { ::closedir(folder); }
-};
 
 Status name_taken(int parent, const std::string& name) {
   return error(Code::kInvalidArgument,
@@ -89,21 +85,10 @@ Result<UniqueFd> open_again(int folder) {
 
 Result<std::vector<std::string>> names_in(int folder) {
   // Of its own, since the place where reading stands belongs to the opened file.
-  UniqueFd fd(::openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!fd.valid()) return errno_status(Code::kBadInput, path_of(folder));
-  const std::unique_ptr<DIR, CloseFolder> entries(::fdopendir(fd.get()));
-  if (entries == nullptr) return errno_status(Code::kBadInput, path_of(folder));
-  fd.release();
-  std::vector<std::string> names;
-  for (;;) {
-    errno = 0;
-    const dirent* const entry = ::readdir(entries.get());
-    if (entry == nullptr) break;
-    const std::string name = entry->d_name;
-    if (name != "." && name != "..") names.push_back(name);
-  }
-  if (errno != 0) return errno_status(Code::kBadInput, path_of(folder));
-  return names;
+  std::optional<std::vector<std::string>> names =
+      folder_names(UniqueFd(::openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC)));
+  if (!names) return errno_status(Code::kBadInput, path_of(folder));
+  return std::move(*names);
 }
 
 Status remove_folder(int parent, const std::string& name, int levels) {

@@ -12,6 +12,7 @@
 #include <sstream>
 #include <system_error>
 
+#include "base/folder_names.h"
 #include "base/host_memory.h"
 #include "base/processors.h"
 #include "base/subprocess.h"
@@ -61,15 +62,13 @@ bool is_node(const std::string& name) {
 }
 
 Finding examine_numa(const std::string& root) {
+  const std::string folder = root + "/sys/devices/system/node";
   std::vector<std::string> nodes;
-  std::error_code ignored;
-  for (const auto& entry :
-       std::filesystem::directory_iterator(root + "/sys/devices/system/node", ignored)) {
-    const std::string name = entry.path().filename();
+  for (const std::string& name : folder_names(folder).value_or(std::vector<std::string>())) {
     if (!is_node(name)) continue;
+    const std::string path = folder + "/" + name;
     nodes.push_back(fmt::format("{}: processors {}, {}", name.substr(4),
-                                first_word(entry.path().string() + "/cpulist"),
-                                format_bytes(node_bytes(entry.path()))));
+                                first_word(path + "/cpulist"), format_bytes(node_bytes(path))));
   }
   std::sort(nodes.begin(), nodes.end());
   if (nodes.empty())

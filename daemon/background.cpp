@@ -18,7 +18,7 @@ namespace elixir::daemon {
 Background::Background(const Options& options, int done_fd) : options_(options), done_fd_(done_fd) {
   try {
     for (uint32_t i = 0; i < options.threads; ++i) threads_.emplace_back([this] { run(); });
-  } catch (const std::system_error&) {
+  } catch (const std::exception&) {
     if (threads_.empty()) throw;  // one does the work of all
   }
 }

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
+#include <exception>
 #include <memory>
 #include <span>
-#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -71,7 +71,7 @@ double pass_gb_s(const NodeCpus& node, std::span<Vector> data, uint32_t threads,
   std::vector<std::thread> pool;
   try {
     for (uint32_t i = 0; i < threads; ++i) pool.emplace_back(work);
-  } catch (const std::system_error&) {  // measured with those that there are
+  } catch (const std::exception&) {  // measured with those that there are
     waiting.fetch_sub(threads - static_cast<uint32_t>(pool.size()), std::memory_order_acq_rel);
     if (start_ns == 0) start_ns = monotonic_ns();
     if (pool.empty()) return 0;

@@ -7,13 +7,15 @@
 
 namespace elixir::daemon {
 
-void BandwidthWatch::started(const Bandwidth& measured, bool idle, uint64_t cache_bytes) {
+uint32_t BandwidthWatch::started(const Bandwidth& measured, bool idle, uint32_t most_threads,
+                                 uint64_t cache_bytes) {
   cache_bytes_ = static_cast<double>(cache_bytes);
-  if (measured.gb_s <= 0) return;
+  threads_ = idle ? measured.threads : std::max(measured.threads, most_threads);
+  if (measured.gb_s <= 0) return threads_;
   gb_s_ = measured.gb_s;
-  threads_ = measured.threads;
   basis_ = idle ? Basis::kMeasured : Basis::kDisturbed;
   wants_ = !idle;
+  return threads_;
 }
 
 bool BandwidthWatch::begin(int64_t now_ns, bool quiet, bool idle) {

@@ -25,9 +25,12 @@ class BandwidthWatch {
   static constexpr int64_t kQuietNs = 10'000'000'000;
   static constexpr int64_t kAgainNs = 60'000'000'000;  // between two measurements
 
-  // The measurement at the start. `idle`: nobody else used the machine. `cache_bytes`: of the
-  // processors' caches of the last level.
-  void started(const Bandwidth& measured, bool idle, uint64_t cache_bytes = 0);
+  // The measurement at the start, and how many workers to start: those that gain by it. Beside
+  // other work, often the launch's own, too few seem to be enough, and an elixird that never is
+  // idle would keep those: then at least `most_threads`. `idle`: nobody else used the machine.
+  // `cache_bytes`: of the processors' caches of the last level.
+  uint32_t started(const Bandwidth& measured, bool idle, uint32_t most_threads = 0,
+                   uint64_t cache_bytes = 0);
 
   // Whether to measure now; then ended() follows. `quiet`: no job has had work since the last call.
   bool begin(int64_t now_ns, bool quiet, bool idle);

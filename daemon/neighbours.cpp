@@ -6,11 +6,11 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <filesystem>
 #include <memory>
 #include <optional>
 
 #include "base/clock.h"
+#include "base/folder_names.h"
 #include "base/log.h"
 #include "base/process_stat.h"
 #include "base/processors.h"
@@ -36,9 +36,10 @@ bool knows(const std::vector<Neighbour>& known, const Neighbour& one) {
 std::vector<Neighbour> neighbours(const std::string& name) {
   const std::vector<int> own = usable_processors();
   std::vector<Neighbour> found;
-  std::error_code ignored;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc", ignored)) {
-    const auto pid = static_cast<pid_t>(std::atoi(entry.path().filename().c_str()));
+  const std::optional<std::vector<std::string>> entries = folder_names("/proc");
+  if (!entries) return found;
+  for (const std::string& entry : *entries) {
+    const auto pid = static_cast<pid_t>(std::atoi(entry.c_str()));
     if (pid <= 0 || pid == ::getpid() || !is_called(pid, name)) continue;
     const std::vector<int> theirs = usable_processors(pid);
     std::vector<int> both;

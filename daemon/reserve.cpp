@@ -22,16 +22,16 @@ constexpr uint64_t kLookedAtBytes = 1ull << 30;  // a tick: half a millisecond
 
 // All limits were looked at before: something else has taken the memory since. What fails but the
 // filling has its own remedies: descriptors, address space.
-Status why_not_reserved(const Status& status, const Reservation& reservation,
+Status why_not_reserved(Status status, uint64_t bytes, const FillProgress& progress,
                         const MemoryRoom& room) {
-  const bool lacks_memory = status.code() == Code::kResourceExhausted &&
-                            reservation.progress->failed.load(std::memory_order_relaxed);
+  const bool lacks_memory =
+      status.code() == Code::kResourceExhausted && progress.failed.load(std::memory_order_relaxed);
   if (!lacks_memory) return status;
   return error(status.code(),
                "{}, after {} of the {} that this rank needs and that were available when its job "
                "was admitted: end other programs, raise the limit ({}), or train a smaller model",
-               status.message(), format_bytes(reservation.progress->filled_bytes.load()),
-               format_bytes(reservation.bytes), room.limit);
+               status.message(), format_bytes(progress.filled_bytes.load()), format_bytes(bytes),
+               room.limit);
 }
 
 // Half of the margin that the job was admitted with: the other half is what others may take
@@ -147,9 +147,15 @@ void Daemon::reserve(Session& session, int32_t numa_node) {
   };
   const auto outcome = std::make_shared<Outcome>();
   background_->start(
-      [outcome, options, progress = reservation.progress] {
+      [outcome, options, progress = reservation.progress, bytes = reservation.bytes,
+       room_bytes = config_.memory_room_bytes] {
         outcome->memory = SessionMemory::create(options);
-        if (outcome->memory.ok()) outcome->page_bytes = outcome->memory->state().page_bytes();
+        if (outcome->memory.ok()) {
+          outcome->page_bytes = outcome->memory->state().page_bytes();
+        } else {
+          outcome->memory = why_not_reserved(outcome->memory.status(), bytes, *progress,
+                                             memory_room("", room_bytes));
+        }
       },
       [this, outcome, job_id = job.id, local_rank = session.local_rank] {
         Job& of = *jobs_.at(job_id);  // a job does not end while it is reserving
@@ -197,7 +203,7 @@ void Daemon::fill_sums(Job& job, std::shared_ptr<FillProgress> progress) {
       },
       [this, outcome, over, job_id = job.options().id] {
         Job& of = *jobs_.at(job_id);
-        contain(of, [&] { of.sums_filled(*over ? *outcome : no_memory_left()); });
+        contain(of, [&] { of.sums_filled(*over ? std::move(*outcome) : no_memory_left()); });
         retry_waiting();
       });
 }
@@ -214,6 +220,7 @@ void Daemon::look_for_swapped(int64_t now_ns) {
   });
 }
 
+// Nothing is allocated before the job has taken the outcome: it would wait for it for ever.
 void Daemon::on_reserved(Job& job, uint32_t local_rank, Result<SessionMemory> memory,
                          uint64_t page_bytes) {
   ELIXIR_CHECK(job.sessions().at(local_rank) != nullptr &&
@@ -221,12 +228,7 @@ void Daemon::on_reserved(Job& job, uint32_t local_rank, Result<SessionMemory> me
                "memory comes for local rank {} of job '{}', which awaits none", local_rank,
                job.options().name);
   Session& session = *job.sessions()[local_rank];
-  if (memory.ok()) {
-    page_bytes_ = page_bytes;
-  } else {
-    memory = why_not_reserved(memory.status(), *session.reservation,
-                              memory_room("", config_.memory_room_bytes));
-  }
+  if (memory.ok()) page_bytes_ = page_bytes;
   job.reserved(session, std::move(memory));
   if (job.phase() == JobPhase::kEnding) return;
   session.owed = Owed::kAttachReply;

@@ -49,15 +49,16 @@ void Daemon::start_threads() {
                                        spare_bytes / kProbeShareOfMemory, stop_measuring_),
                      nodes_.size());
     const MachineLoad beside = others_.look();
-    if (config_.workers == 0) threads = measured.threads;
-    bandwidth_.started(measured, before.idle() && beside.idle(),
-                       last_level_cache_bytes(processors));
+    const uint32_t enough =
+        bandwidth_.started(measured, before.idle() && beside.idle(),
+                           config_.workers == 0 ? threads : 0, last_level_cache_bytes(processors));
+    if (config_.workers == 0) threads = enough;
     if (bandwidth_.wants_measurement()) {
       log_warn(
           "bandwidth_disturbed",
           "gb_s={:.1f} workers={} load={:.1f} others_busy={:.1f} processors={:.0f} effect='the "
-          "memory may give more, and more workers may use it' next='measured again once the "
-          "machine is idle'",
+          "memory may give more, and fewer workers may be enough for it' next='measured again once "
+          "the machine is idle'",
           measured.gb_s, threads, before.busy, beside.busy, beside.processors);
     }
   }

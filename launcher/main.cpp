@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/cli.h"
+#include "base/folder_names.h"
 #include "base/nearest.h"
 #include "base/subprocess.h"
 #include "client/ranks/rank_environment.h"
@@ -104,11 +105,8 @@ bool is_program(const std::filesystem::path& path) {
 }
 
 std::vector<std::string> programs_in(const std::string& folder) {
-  std::vector<std::string> names;
-  std::error_code ignored;
-  for (const auto& entry : std::filesystem::directory_iterator(folder, ignored)) {
-    if (is_program(entry.path())) names.push_back(entry.path().filename());
-  }
+  std::vector<std::string> names = folder_names(folder).value_or(std::vector<std::string>());
+  std::erase_if(names, [&](const std::string& name) { return !is_program(folder + "/" + name); });
   return names;
 }
 

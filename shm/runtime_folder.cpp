@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "base/fd.h"
+#include "base/folder_names.h"
 #include "shm/attach_socket.h"
 
 namespace elixir::shm {
@@ -102,9 +103,11 @@ Result<RuntimeFolder> open_folder(std::string path) {
 std::vector<RuntimeFolder> launch_folders(const std::string& parent) {
   std::vector<std::pair<std::filesystem::file_time_type, std::string>> found;
   std::error_code ignored;
-  for (const auto& entry : std::filesystem::directory_iterator(parent, ignored)) {
-    if (!entry.path().filename().string().starts_with(kLaunchPrefix)) continue;
-    found.emplace_back(entry.last_write_time(ignored), entry.path().string());
+  const std::optional<std::vector<std::string>> names = folder_names(parent);
+  for (const std::string& name : names.value_or(std::vector<std::string>())) {
+    if (!name.starts_with(kLaunchPrefix)) continue;
+    std::string path = parent + "/" + name;
+    found.emplace_back(std::filesystem::last_write_time(path, ignored), std::move(path));
   }
   std::sort(found.begin(), found.end(), std::greater<>());
   std::vector<RuntimeFolder> folders;

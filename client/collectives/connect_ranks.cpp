@@ -4,11 +4,11 @@
 
 #include <algorithm>
 #include <chrono>
-#include <filesystem>
-#include <iterator>
+#include <optional>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include "base/folder_names.h"
 #include "base/throw_error.h"
 #include "client/ranks/seconds_setting.h"
 #include "client/torch_device/cuda_library.h"
@@ -22,8 +22,8 @@ void require_descriptors(uint32_t ranks) {
   constexpr rlim_t kSpare = 64;
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  const std::filesystem::directory_iterator open("/proc/self/fd");
-  const rlim_t needed = static_cast<rlim_t>(std::distance(begin(open), end(open))) + ranks + kSpare;
+  const std::optional<std::vector<std::string>> open = folder_names("/proc/self/fd");
+  const rlim_t needed = (open ? open->size() : 0) + ranks + kSpare;
   if (needed <= limit.rlim_cur) return;
   if (needed <= limit.rlim_max) {
     limit.rlim_cur = limit.rlim_max;

@@ -1,10 +1,13 @@
 #include "base/log.h"
 
 #include <fcntl.h>
+#include <sys/fsuid.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <climits>
 #include <new>
 #include <string>
 
@@ -69,6 +72,13 @@ class OtherStderr {
   UniqueFd own_;
 };
 
+// Of this thread alone: it opens files as a user whom nothing belongs to, while it lives.
+class AsNobody {
+ public:
+  AsNobody() { ::setfsuid(65534); }
+  ~AsNobody() { ::setfsuid(::geteuid()); }
+};
+
 std::string all_of(int fd) {
   std::string text(1 << 22, '\0');
   const ssize_t got = ::read(fd, text.data(), text.size());
@@ -79,12 +89,22 @@ std::string all_of(int fd) {
 // Nobody reads: more lines than the kernel holds for either.
 TEST(LogTest, WhatIsNotReadIsDroppedAndCounted) {
   constexpr int kLines = 40'000;
-  for (const bool socket : {false, true}) {
+  enum class Kind { kPipe, kPipeOfAnother, kSocket };
+  for (const Kind kind : {Kind::kPipe, Kind::kPipeOfAnother, Kind::kSocket}) {
+    SCOPED_TRACE(static_cast<int>(kind));
     int ends[2];
-    ASSERT_EQ(socket ? ::socketpair(AF_UNIX, SOCK_STREAM, 0, ends) : ::pipe(ends), 0);
+    ASSERT_EQ(kind == Kind::kSocket ? ::socketpair(AF_UNIX, SOCK_STREAM, 0, ends) : ::pipe(ends),
+              0);
     const UniqueFd reader(ends[0]), writer(ends[1]);
     const OtherStderr other(writer.get());
-    init_log("full", LogLevel::kInfo, /*drops=*/true);
+    if (kind == Kind::kPipeOfAnother) {
+      ASSERT_EQ(::fchmod(writer.get(), 0), 0);
+      const AsNobody nobody;  // root may open everything
+      ASSERT_EQ(::open("/proc/self/fd/2", O_WRONLY | O_NONBLOCK | O_CLOEXEC), -1);
+      init_log("full", LogLevel::kInfo, /*drops=*/true);
+    } else {
+      init_log("full", LogLevel::kInfo, /*drops=*/true);
+    }
     for (int i = 0; i < kLines; ++i) log_info("line", "number={}", i);
     const std::string before = all_of(reader.get());
     const auto read = std::count(before.begin(), before.end(), '\n');
@@ -97,6 +117,12 @@ TEST(LogTest, WhatIsNotReadIsDroppedAndCounted) {
               std::string::npos)
         << after << read;
     EXPECT_NE(after.find("event=after\n"), std::string::npos) << after;
+    log_info("long", "text={}", std::string(2 * PIPE_BUF, 'x'));
+    log_info("next", "");
+    const std::string two = all_of(reader.get());
+    EXPECT_EQ(two.find('\n'), size_t{PIPE_BUF - 1}) << "a line is cut there, and ends";
+    EXPECT_EQ(std::count(two.begin(), two.end(), '\n'), 2) << two;
+    EXPECT_NE(two.find("event=next\n"), std::string::npos) << two;
     EXPECT_EQ(::fcntl(writer.get(), F_GETFL) & O_NONBLOCK, 0) << "others have it, too";
   }
 }

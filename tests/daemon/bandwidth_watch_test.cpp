@@ -74,6 +74,21 @@ TEST_F(BandwidthWatchTest, OneOfABusyMachineIsMeasuredAgainAfterTenIdleSeconds) 
   EXPECT_FALSE(watch_.waits());
 }
 
+// A launch's elixird starts beside its own trainers, has work from then on, and is never measured
+// again: it would keep one worker for good.
+TEST_F(BandwidthWatchTest, BesideOtherWorkAllProcessorsHaveAWorkerUntilAMeasurementCounts) {
+  EXPECT_EQ(watch_.started(kLow, /*idle=*/true, /*most_threads=*/8), 1u);
+  EXPECT_EQ(watch_.started(kLow, /*idle=*/false, /*most_threads=*/8), 8u);
+  EXPECT_EQ(watch_.wanted_threads(), 0u);
+  ASSERT_GE(begins_within(100), 0);
+  EXPECT_TRUE(ended(kHigh));
+  EXPECT_EQ(watch_.wanted_threads(), kHigh.threads);
+}
+
+TEST_F(BandwidthWatchTest, ANumberOfWorkersThatIsSetStands) {
+  EXPECT_EQ(watch_.started({.threads = 3, .gb_s = 11}, /*idle=*/false, /*most_threads=*/0), 3u);
+}
+
 TEST_F(BandwidthWatchTest, WhereAsManyWorkersAreEnoughTheyStay) {
   watch_.started({.threads = 2, .gb_s = 11}, /*idle=*/false);
   ASSERT_GE(begins_within(100), 0);
@@ -147,7 +162,7 @@ TEST_F(BandwidthWatchTest, AFigureOfAnIdleMachineThatIsExceededIsMeasuredOnceMor
 
 // Which an update of few bytes does, in the caches.
 TEST_F(BandwidthWatchTest, WhatStaysInTheCachesRaisesNothingAndHasNoShare) {
-  watch_.started(kHigh, /*idle=*/true, /*cache_bytes=*/1000);
+  watch_.started(kHigh, /*idle=*/true, /*most_threads=*/0, /*cache_bytes=*/1000);
   watch_.moved(200, 2000);
   expect(68, Basis::kMeasured, false);
   EXPECT_FALSE(watch_.share_of(200).has_value());
