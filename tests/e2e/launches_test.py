@@ -99,6 +99,18 @@ class Launches(harness.ElixirTest):
             else:
                 self.fail('the other job was never under way when the first one was killed')
 
+    def test_a_job_is_admitted_by_the_limit_of_its_own_group(self):
+        small, large = self.make_group(), self.make_group()
+        small.limit(1 << 30)  # so much stays free (--memory-margin)
+        large.limit(16 << 30)
+        train = [program('elixir-run'), '--daemon-arg=--memory-margin=1GiB', program('elixir-train'), TINY,
+                 '--steps', '2']
+        for group, starts in ((small, False), (large, True)):
+            finished = self.start(group.inside(), train).wait()
+            self.assertEqual(finished.exit_code == 0, starts, str(finished))
+            if not starts:
+                self.assertIn(os.path.basename(group.folder), finished.errors)
+
     def as_torchrun(self, run, attempt):
         return {'RANK': '0', 'WORLD_SIZE': '1', 'LOCAL_RANK': '0', 'LOCAL_WORLD_SIZE': '1',
                 'MASTER_ADDR': '127.0.0.1', 'MASTER_PORT': str(29500 + attempt),

@@ -66,6 +66,15 @@ class MemoryGroup:
         with open(os.path.join(folder, 'cgroup.procs'), 'w', encoding='ascii') as file:
             file.write(str(os.getpid()))
 
+    def limit(self, limit_bytes):
+        for name in ('memory.limit_in_bytes', 'memory.max'):  # version 1, version 2
+            path = os.path.join(self.folder, name)
+            if os.path.exists(path):
+                with open(path, 'w', encoding='ascii') as file:
+                    file.write(str(limit_bytes))
+                return
+        raise OSError(f'{self.folder} has no limit of memory')
+
     def inside(self):
         """The beginning of a command line: what follows runs in the group."""
         return ['sh', '-c', 'echo $$ >"$0" && exec "$@"', os.path.join(self.folder, 'cgroup.procs')]
