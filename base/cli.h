@@ -13,11 +13,11 @@ namespace elixir {
 // flag, and help that shows defaults. Call before adding options.
 void init_cli(CLI::App& app);
 
-// Parses; prints help, version or the error itself. Returns -1 to go on, else the exit code
-// (0 after --help and --version, 2 for a bad command line).
+// Parses the command line and prints help, version or the error itself. Returns -1 if the program
+// should continue, else the exit code (0 after --help and --version, 2 for a bad command line).
 int parse_cli(CLI::App& app, int argc, const char* const* argv);
 
-// For people: that there is no such flag, and the nearest that there is.
+// A message for the user: there is no such flag, and which existing flag is nearest.
 std::string explain_unknown(const CLI::App& app, const std::string& given);
 
 // An option that takes one of `names`.
@@ -36,7 +36,7 @@ CLI::Option* add_choice(CLI::App& app, const std::string& flag, Value& value,
       ->default_str(name_in(names, value));
 }
 
-// The same with "auto", which leaves it empty.
+// An option that takes one of `names`, or "auto", which leaves the value empty.
 template <typename Value, size_t n>
 CLI::Option* add_choice(CLI::App& app, const std::string& flag, std::optional<Value>& value,
                         const EnumName<Value> (&names)[n], const std::string& help) {
@@ -64,7 +64,7 @@ CLI::Option* add_count(CLI::App& app, const std::string& flag, Number& value,
   });
 }
 
-// The same, or "auto", which leaves it empty.
+// A whole number of 0 or more, or "auto", which leaves the value empty.
 template <typename Number>
 CLI::Option* add_count(CLI::App& app, const std::string& flag, std::optional<Number>& value,
                        const std::string& help) {
@@ -84,11 +84,11 @@ CLI::Option* add_count(CLI::App& app, const std::string& flag, std::optional<Num
       ->default_str("auto");
 }
 
-// Memory, as 40GiB; refuses 0.
+// A size of memory such as 40GiB; rejects 0.
 CLI::Option* add_bytes(CLI::App& app, const std::string& flag, std::optional<uint64_t>& bytes,
                        const std::string& help);
 
-// A flag's name of an earlier release: it works for one more, and --help does not show it.
+// The name of a flag in an earlier release. It works for one more release, and --help hides it.
 template <typename Value>
 CLI::Option* add_old_name(CLI::App& app, const std::string& old_flag, Value& value) {
   return app.add_option(old_flag, value)->group("");

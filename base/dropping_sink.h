@@ -10,15 +10,14 @@
 
 namespace elixir {
 
-// Lines to a descriptor that never wait for who reads it: where a pipe, a terminal or a socket
-// takes no more, a line is dropped and counted, and the next one that it takes says how many were.
-// A file is written as ever: its file system alone can make that wait.
+// Writes lines to a descriptor and never waits for its reader. If a pipe, a terminal or a socket is
+// full, it drops and counts the line, and the next line that fits tells the count. It writes to a
+// file as usual: only the file system can make that wait.
 class DroppingSink final : public spdlog::sinks::base_sink<std::mutex> {
  public:
-  // A pipe or a terminal is opened once more, since what is set on a descriptor counts for all
-  // processes that have it. Where the system refuses that (another user's pipe), each line asks
-  // first whether there is room: it can wait only where another process takes that room in between.
-  // `fd` is borrowed.
+  // Opens a pipe or a terminal again, because settings of a descriptor apply to all processes that
+  // share it. If the system does not allow that (another user's pipe), each line first asks whether
+  // there is room; it can wait only if another process takes that room in between. `fd` is borrowed.
   explicit DroppingSink(int fd);
 
  private:

@@ -17,12 +17,12 @@ inline constexpr EnumName<LogLevel> kLogLevelNames[] = {{"debug", LogLevel::kDeb
 // Names the process in every line and sets the least level that is written. Thread-safe after
 // the first call. Lines go to standard error:
 //   2026-01-31T12:00:00.123Z info elixird event=attach session=1 rank=0
-// `drops`: it never waits for who reads standard error; what that does not take is dropped,
-// counted, and the count is told (event=log_dropped).
+// `drops`: the log never waits for the reader of standard error. It drops and counts lines that do
+// not fit, and logs the count (event=log_dropped).
 void init_log(std::string_view program, LogLevel least = LogLevel::kInfo, bool drops = false);
 
-// One line, one event. `fields` is "key=value key=value". A line for which there is no memory is
-// dropped and counted as above: what is said of a failure never makes another one.
+// One line, one event. `fields` is "key=value key=value". If there is no memory for a line, it is
+// dropped and counted as above, so reporting a failure never causes another one.
 void log_line(LogLevel level, std::string_view event, std::string_view fields) noexcept;
 void log_format(LogLevel level, std::string_view event, fmt::string_view fields,
                 fmt::format_args values) noexcept;

@@ -1,7 +1,7 @@
 #pragma once
 
-// Whether others use this machine's processors. What runs beside a measurement takes its share of
-// every rate, so whoever measures asks here.
+// Tells whether other processes use this machine's processors. They take a share of every rate, so
+// a measurement asks here first.
 
 #include <cstdint>
 #include <string>
@@ -11,18 +11,18 @@
 namespace elixir {
 
 struct MachineLoad {
-  double busy = 0;        // so many processors have work
-  double processors = 1;  // that this process may use
+  double busy = 0;        // processors that have work
+  double processors = 1;  // processors that this process may use
 
   static constexpr double kIdleShare = 0.25;
   bool idle() const { return busy < kIdleShare * processors; }
 };
 
-// Of the last minute: the system's load average. Work that began some seconds ago hardly shows.
+// The system's load average over the last minute. Work that began seconds ago hardly shows in it.
 MachineLoad load_of_last_minute();
 
-// What other processes have used of this process's processors since it was made, or since the last
-// look. One thread.
+// Measures how much of this process's processors other processes have used since construction, or
+// since the last look(). For one thread.
 class OthersLoad {
  public:
   OthersLoad();
@@ -39,9 +39,9 @@ class OthersLoad {
   Times last_;
 };
 
-// Seconds in which the processors had work, since the machine started: the sum of the lines "cpuN"
-// of /proc/stat. Time that a hypervisor gave to others counts. 0 where the text says nothing of
-// them.
+// Seconds since the machine started in which these processors had work: the sum of the "cpuN" lines
+// of /proc/stat. Time that a hypervisor gave to other guests counts. Returns 0 if the text has no
+// such lines.
 double busy_seconds(std::string_view proc_stat, const std::vector<int>& processors,
                     double ticks_per_s);
 

@@ -1,10 +1,10 @@
 #pragma once
 
-// A mutex whose use clang checks when it compiles (the preset thread-safety): what a mutex guards
-// is said at the member, and reading it without the lock is an error. Under GCC the same types
-// without the checks.
+// A mutex whose use clang checks at compile time (the preset asan). A member says which mutex
+// guards it, and reading it without the lock is an error. Under GCC the same types work without the
+// checks.
 //
-// A lambda is a function of its own to clang, so a wait is a loop and not a predicate:
+// Clang checks a lambda as a separate function, so write a wait as a loop, without a predicate:
 //
 //   MutexLock lock(mutex_);
 //   while (!ready_) changed_.wait(lock);
@@ -19,11 +19,12 @@
 #define ELIXIR_THREAD_ATTRIBUTE(attribute)
 #endif
 
-// Of a member: read and written under the mutex alone.
+// For a member: it is read and written only while the mutex is held.
 #define ELIXIR_GUARDED_BY(mutex) ELIXIR_THREAD_ATTRIBUTE(guarded_by(mutex))
-// Of a pointer: the same of what it points to; it itself is constant.
+// For a pointer: its target is read and written only while the mutex is held. The pointer is
+// constant.
 #define ELIXIR_PT_GUARDED_BY(mutex) ELIXIR_THREAD_ATTRIBUTE(pt_guarded_by(mutex))
-// Of a function: its caller holds the mutex.
+// For a function: its caller holds the mutex.
 #define ELIXIR_REQUIRES(...) ELIXIR_THREAD_ATTRIBUTE(requires_capability(__VA_ARGS__))
 
 namespace elixir {
@@ -38,7 +39,7 @@ class ELIXIR_THREAD_ATTRIBUTE(capability("mutex")) Mutex {
   std::mutex mutex_;
 };
 
-// Holds the mutex from here to the end of the block, but between unlock() and lock().
+// Holds the mutex until the end of the scope, except between unlock() and lock().
 class ELIXIR_THREAD_ATTRIBUTE(scoped_lockable) MutexLock {
  public:
   explicit MutexLock(Mutex& mutex) ELIXIR_THREAD_ATTRIBUTE(acquire_capability(mutex))
@@ -55,15 +56,15 @@ class ELIXIR_THREAD_ATTRIBUTE(scoped_lockable) MutexLock {
   std::unique_lock<std::mutex> lock_;
 };
 
-// Waits may also end for no reason: the caller looks again.
+// Waits can end spuriously, so the caller checks its condition again.
 class CondVar {
  public:
   void notify_one() { changed_.notify_one(); }
   void notify_all() { changed_.notify_all(); }
 
-  // REQUIRES: `lock` holds its mutex, which nothing here checks: std::condition_variable does not.
+  // REQUIRES: `lock` holds its mutex. Nothing checks this; std::condition_variable does not either.
   void wait(MutexLock& lock) { changed_.wait(lock.lock_); }
-  // False when the time has come.
+  // Returns false on a timeout.
   bool wait_until(MutexLock& lock, std::chrono::steady_clock::time_point time) {
     return changed_.wait_until(lock.lock_, time) == std::cv_status::no_timeout;
   }

@@ -7,14 +7,14 @@
 
 namespace elixir {
 
-// What /proc/PID/stat says of a process: "PID (NAME) STATE ...".
+// The contents of /proc/PID/stat: "PID (NAME) STATE ...".
 struct ProcessStat {
   std::string name;    // of the program, its first 15 bytes
   std::string fields;  // from the state on, a letter: 'T' is stopped, 'Z' and 'X' have ended
   char state() const { return fields.front(); }
 };
 
-// Empty: there is no such process, or the system does not tell.
+// Empty if there is no such process, or the system does not tell.
 std::optional<ProcessStat> process_stat(pid_t pid);
 
 }  // namespace elixir

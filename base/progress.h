@@ -9,11 +9,11 @@
 
 namespace elixir {
 
-// Tells on standard error how far something is that takes longer than two seconds: on a terminal in
-// one line, that is drawn over, elsewhere in a line every ten seconds. A thread of its own asks.
+// Shows the progress of work that takes longer than two seconds, on standard error. A terminal gets
+// one line that is redrawn, anything else a line every ten seconds. It has its own thread.
 class ProgressNotes {
  public:
-  // `line`: what there is to tell now, such as bytes_done(). Called by the thread.
+  // `line` returns the progress now, such as bytes_done(). The thread calls it.
   explicit ProgressNotes(std::function<std::string()> line);
   ~ProgressNotes();
   ProgressNotes(const ProgressNotes&) = delete;

@@ -11,8 +11,8 @@
 
 namespace elixir {
 
-// A result without a value. The message says what happened, what it needed against what it had,
-// and the command that mends it.
+// A result without a value. The message says what happened, what it needed against what it had, and
+// the command that fixes it.
 class [[nodiscard]] Status {
  public:
   Status() = default;
@@ -33,10 +33,11 @@ Status error(Code code, fmt::format_string<Args...> format, Args&&... args) {
   return Status(code, fmt::format(format, std::forward<Args>(args)...));
 }
 
-// kResourceExhausted, "no memory left". Takes none itself: a std::string holds so short a text.
+// kResourceExhausted, "no memory left". Allocates nothing: such a short text fits into the
+// std::string itself.
 Status no_memory_left() noexcept;
 
-// "what: strerror(errno)", and what mends it if known. Lack of anything is never kInternal.
+// "what: strerror(errno)", and the fix if known. Lack of a resource is never kInternal.
 Status errno_status(Code code, const std::string& what);
 
 // A value, or the status that says why there is none.

@@ -16,12 +16,12 @@ inline constexpr uint64_t kMaxTextFileBytes = uint64_t{256} << 20;
 // than kMaxTextFileBytes.
 Result<std::string> read_text_file(const std::string& path);
 
-// The same of a folder that others may have filled: kBadInput also where it is no ordinary file, a
-// pipe for instance, at which nobody waits.
+// Like read_text_file(), for a folder that others may have filled. It also returns kBadInput for
+// anything but an ordinary file, such as a pipe, and never waits for one.
 Result<std::string> read_ordinary_file(const std::string& path);
 
-// The number that a file of the kernel's begins with ("4194304", "307200K"); empty where it begins
-// with none ("max") or cannot be read.
+// The number at the start of a kernel's file ("4194304", "307200K"). Empty if it starts with none
+// ("max") or cannot be read.
 std::optional<uint64_t> read_number(const std::string& path);
 
 // Replaces the file. kBadInput as above.

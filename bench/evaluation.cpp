@@ -1,6 +1,10 @@
-// What evaluation costs steps. Between them: the time of step() after passes without gradients over
-// every chunk, against that without them, in turn, in one run; and whether memory grows. With
-// --threads beside them: how long step() takes at worst while threads evaluate, beside torch's.
+// Measures how much evaluation costs steps.
+//
+// Between steps: it compares the time of step() after passes without gradients over every chunk
+// with the time without such passes, in turn, in one run. It also checks whether memory grows.
+//
+// Beside steps (--threads): it measures the longest step() while threads evaluate, for Elixir and
+// for torch's optimizer.
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -25,13 +29,13 @@
 namespace elixir {
 namespace {
 
-constexpr int64_t kNumel = 128;  // of a parameter, and of a chunk
+constexpr int64_t kNumel = 128;  // elements of a parameter, and of a chunk
 constexpr double kGreatestRatio = 1.05;
 constexpr double kGreatestGrowthMib = 4;
 
 struct Arguments {
   uint32_t chunks = 10'000, passes = 20, rounds = 7;
-  uint32_t threads = 0, steps = 200;  // evaluating beside a training of so many
+  uint32_t threads = 0, steps = 200;  // that evaluate, and steps of the training beside them
   bool json = false, check = false;
 };
 
@@ -65,7 +69,7 @@ class Bench {
       for (uint32_t pass = 0; pass < arguments_.passes; ++pass) evaluate();
     }
     optimizer_->zero_grad();
-    // Backward goes by pieces, so that its graph is no deeper than a layer's.
+    // Backward runs parameter by parameter, so that its graph is no deeper than a layer's.
     for (const at::Tensor& weight : weights_) (weight * weight).sum().backward();
     optimizer_->synchronize();
     const int64_t start_ns = monotonic_ns();
@@ -80,7 +84,7 @@ class Bench {
     const at::NoGradGuard no_grad;
     double sum = 0;
     for (const at::Tensor& weight : weights_) sum += weight.sum().item<double>();
-    if (sum == 1) std::cout << "";  // it is used
+    if (sum == 1) std::cout << "";  // uses the sum
   }
 
   const Arguments arguments_;
@@ -123,7 +127,7 @@ int run(const Arguments& arguments) {
   return arguments.check && !holds ? 1 : 0;
 }
 
-// ---- beside steps ----
+// ---- evaluation beside steps ----
 
 constexpr int64_t kSide = 64;
 constexpr int kLayers = 24;
@@ -144,11 +148,11 @@ at::Tensor pass(const std::vector<at::Tensor>& weights) {
 }
 
 struct Beside {
-  double total_s = 0, median_ms = 0, worst_ms = 0;  // the last two of step()
+  double total_s = 0, median_ms = 0, worst_ms = 0;  // the last two are of step()
   uint64_t passes = 0;                              // of all threads
 };
 
-// `step` of a training, while threads run passes without gradients.
+// Times `step` of a training while threads run passes without gradients.
 template <typename ZeroGrad, typename Step>
 Beside train_beside(const std::vector<at::Tensor>& weights, const Arguments& arguments,
                     ZeroGrad zero_grad, Step step) {
@@ -217,7 +221,7 @@ int run_beside(const Arguments& arguments) {
 }  // namespace elixir
 
 int main(int argc, char** argv) {
-  CLI::App app("What evaluation between steps costs step()", "evaluation");
+  CLI::App app("Measures how much evaluation slows step() down", "evaluation");
   elixir::init_cli(app);
   elixir::Arguments arguments;
   app.add_option("--chunks", arguments.chunks, "of one parameter each")

@@ -1,7 +1,7 @@
 #pragma once
 
-// Calls on open folders, which writing, listing and removing checkpoints have in common. Names are
-// relative to a descriptor and no symbolic link is followed.
+// Calls on open folders that writing, listing and removing checkpoints share. Names are relative to
+// a descriptor and no symbolic link is followed.
 
 #include <sys/uio.h>
 
@@ -17,57 +17,58 @@
 
 namespace elixir::checkpoints {
 
-// What a descriptor was opened as, for messages.
+// The path of an open descriptor, for messages.
 std::string path_of(int fd);
 
-// "what: strerror(errno)" of a call that makes or changes files, and what mends it.
-// kResourceExhausted: the disk or the quota is full; kInvalidArgument: the folder is not writable;
-// kInternal: the device failed, and all else.
+// "what: strerror(errno)" for a call that makes or changes files, and the fix. kResourceExhausted:
+// the disk or the quota is full; kInvalidArgument: the folder is not writable; kInternal: the
+// device failed, or any other error.
 Status write_status(const std::string& what);
 
-// Writes all of it, whatever a call takes at a time. kResourceExhausted: the disk is full.
+// Writes all bytes, in as many calls as needed. kResourceExhausted: the disk is full.
 Status write_all(int fd, std::span<const std::byte> bytes, uint64_t offset);
-// One behind another, none of them empty. What the parts say is gone afterwards.
+// Writes the parts one after another; none may be empty. It overwrites `parts`.
 Status write_all(int fd, std::span<iovec> parts, uint64_t offset);
 
-// The same folder by a descriptor that reads and syncs it, whatever `folder` was opened for
+// Opens the folder again, with a descriptor that can read and sync it, however `folder` was opened
 // (O_PATH). kInvalidArgument: it is not readable.
 Result<UniqueFd> open_again(int folder);
 
-// An fsync that failed is not tried again: what it lost nobody knows. Some file systems cannot sync
-// a folder and say so; what they keep of it is their affair.
+// A failed fsync is not tried again, because nobody knows what was lost. Some file systems cannot
+// sync a folder and say so; that is not an error.
 Status sync_file(int fd);
 Status sync_folder(int folder);
 
-// kInvalidArgument: there is something of this name.
+// kInvalidArgument: the name is taken.
 Status check_not_taken(int parent, const std::string& name);
-// Not over anything: kInvalidArgument then. On file systems that know no RENAME_NOREPLACE (NFS),
-// not over anything that was there a moment before.
+// Renames, but never replaces anything: kInvalidArgument if `to` exists. File systems without
+// RENAME_NOREPLACE (NFS) are checked just before the rename.
 Status rename_to_new(int parent, const std::string& from, const std::string& to);
 
-// Not valid, with errno: none, or a link.
+// Invalid, with errno, if there is no such folder or it is a link.
 UniqueFd open_subfolder(int parent, const std::string& name);
 
-// Whether what is called so is that open folder: neither a link to it nor another in its place.
+// Whether `name` is still that open folder, and not a link to it or another folder in its place.
 bool is_named(int parent, const std::string& name, int folder);
 
-// Without "." and "..", in no order. kBadInput: it cannot be read.
+// Its entries except "." and "..", in no order. kBadInput: the folder cannot be read.
 Result<std::vector<std::string>> names_in(int folder);
 
-// Removes a folder with its files and those of its subfolders, which is as deep as a checkpoint
-// goes. Only the first so many of `levels`: what lies deeper makes it fail.
+// Removes a folder with its files and those of its subfolders, down to `levels` folders. A
+// checkpoint has two; anything deeper makes the call fail.
 Status remove_folder(int parent, const std::string& name, int levels = 2);
 
-// Where a checkpoint stands while it is made, and before it is removed.
+// Names of a checkpoint's folder while it is written, and before it is removed.
 inline constexpr std::string_view kUnfinished = ".tmp-";
 std::string unfinished_name(const std::string& name, const std::string& tag);  // NAME.tmp-TAG
 std::string deleting_name(const std::string& name);                            // .deleting-NAME
 
-// kInvalidArgument: a checkpoint of this name would be taken for something else: a lock, what is
-// not whole yet or goes, or a file that makes its parent look like a checkpoint or a model.
+// kInvalidArgument: a checkpoint of this name would be mistaken for something else: a lock, an
+// unfinished checkpoint, one being removed, or a file that makes its parent look like a checkpoint
+// or a model.
 Status check_not_reserved(std::string_view name);
 
-// The tag of what elixird writes for a job, and whether an entry's name has such a one.
+// The tag of a folder that elixird writes for a job, and whether an entry's name has such a tag.
 std::string save_tag(int pid, uint64_t job);
 bool is_unfinished_save(const std::string& entry);
 

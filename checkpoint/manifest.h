@@ -18,7 +18,7 @@
 namespace elixir::checkpoints {
 
 inline constexpr const char* kManifestName = "elixir.json";
-// 30 bytes a piece: 64 TiB, beside the names of 300,000 parameters.
+// Enough for 64 TiB, at 30 bytes per piece, and the names of 300,000 parameters.
 inline constexpr uint64_t kMaxManifestBytes = uint64_t{64} << 20;
 inline constexpr uint32_t kFormatVersion = 1;
 inline constexpr uint64_t kMaxPieceBytes = uint64_t{64} << 20;
@@ -35,12 +35,12 @@ struct Piece {
 struct ManifestFile {
   std::string name;  // within the folder; one folder deep at most ("optimizer/...", "user/...")
   uint64_t bytes = 0;
-  std::vector<Piece> pieces = {};  // one behind another, all of the file
+  std::vector<Piece> pieces = {};  // in order, the whole file
 
   bool operator==(const ManifestFile&) const = default;
 };
 
-// A group of parameters as its last step was made.
+// The hyperparameters of a group of parameters in its last step.
 struct ManifestGroup {
   double lr = 0, weight_decay = 0;
   std::vector<double> hyper = {};  // as the rule's row in kUpdateRules names them
@@ -50,12 +50,12 @@ struct ManifestGroup {
 
 struct LossScaleState {
   double value = 1;
-  uint32_t good_steps = 0;  // in a row, since it changed last
+  uint32_t good_steps = 0;  // in a row, since the last change
 
   bool operator==(const LossScaleState&) const = default;
 };
 
-// Parameters that are not trained and that the folder lacks.
+// Parameters that are not trained and are missing in the folder.
 struct LeftOut {
   uint64_t parameters = 0, bytes = 0;
   uint64_t hash = 0;  // left_out.h
@@ -65,42 +65,42 @@ struct LeftOut {
 
 struct Manifest {
   uint64_t step = 0;     // steps since the run's first beginning, skipped ones included
-  uint64_t updates = 0;  // of them those that were not skipped: a parameter's count as a rule
+  uint64_t updates = 0;  // steps that were not skipped: the usual count of a parameter
   ComputeType type = ComputeType::kFp32;
   UpdateRule rule = UpdateRule::kAdamW;
   bool optimizer_states = true;
-  uint32_t ranks = 1;  // that wrote it; user/rank-R.bin is theirs
+  uint32_t ranks = 1;  // that wrote it; each has a user/rank-R.bin
   std::vector<ManifestGroup> groups = {};
   LossScaleState loss_scale = {};
-  // By parameter: Adam's count, where it differs from `updates` (it had no gradient in some step).
+  // Adam's count by parameter, if it differs from `updates` (no gradient in some step).
   std::map<std::string, uint64_t> updates_of = {};
-  std::map<std::string, uint32_t> group_of = {};  // where it is not 0
-  std::optional<LeftOut> left_out = {};           // none: the folder has all parameters
-  std::string program = {};  // what the program that trains keeps for itself: any text
+  std::map<std::string, uint32_t> group_of = {};  // only groups other than 0
+  std::optional<LeftOut> left_out = {};           // empty: the folder has all parameters
+  std::string program = {};                       // any text that the training program keeps
   std::vector<ManifestFile> files = {};
 
   bool operator==(const Manifest&) const = default;
 };
 
-// {"manifest":{...},"xxh3":"..."} and a line's end: the hash is that of the inner object's bytes.
-// REQUIRES: numbers are finite; text and names are UTF-8 (what is not becomes U+FFFD).
+// {"manifest":{...},"xxh3":"..."} and a line end; the hash is of the inner object's bytes.
+// REQUIRES: numbers are finite; text and names are UTF-8 (other bytes become U+FFFD).
 std::string encode_manifest(const Manifest& manifest);
 
-// Decodes hostile bytes. kBadInput: not this format, another version of it, a hash that does not
-// fit, a name that leaves the folder, a size that its pieces contradict, a number out of range.
+// Decodes hostile bytes. kBadInput: not this format or version, a wrong hash, a name outside the
+// folder, a size that its pieces contradict, or a number out of range.
 Result<Manifest> decode_manifest(std::string_view text);
 
-// kBadInput: a file of so many bytes is not the one that the manifest lists.
+// kBadInput: the manifest lists another size for the file.
 Status check_size(const ManifestFile& listed, uint64_t bytes);
 
 uint64_t xxh3_of(std::span<const std::byte> bytes);
 
-// A name that a file of a folder may have: one or two parts of [A-Za-z0-9._-], none of them "." or
-// "..", 255 bytes each at most.
+// Whether a file in a checkpoint may have this name: one or two parts of [A-Za-z0-9._-], none of
+// them "." or "..", at most 255 bytes each.
 bool is_file_name(std::string_view name);
 
-// A name that the format gives a meaning in a checkpoint's folder: the manifest, the index, files
-// of tensors, and all of optimizer/.
+// Whether the format gives this name a meaning in a checkpoint's folder: the manifest, the index,
+// files of tensors, and all of optimizer/.
 bool is_own_file(std::string_view name);
 
 }  // namespace elixir::checkpoints

@@ -9,29 +9,29 @@
 
 namespace elixir::daemon {
 
-// A few threads for what would hold up the event loop: reserving and freeing memory, reading what
-// strangers bring.
+// A few threads for work that would hold up the event loop: reserving and freeing memory, reading
+// data from strangers.
 class Background {
  public:
   struct Options {
     uint32_t threads = 1;
-    // Started when all have a task in hand and another one comes: so many at most. They stay.
-    uint32_t most_threads = 0;  // `threads`, where that is more
+    // Most threads: another one starts when a task comes and all are busy. Threads stay.
+    uint32_t most_threads = 0;  // at least `threads`
     int niceness = 0;
   };
-  // `done_fd` is an eventfd written whenever a task is over. With fewer threads where the system
-  // refuses some; throws std::system_error where it refuses all.
+  // `done_fd` is an eventfd written whenever a task is over. It works with fewer threads if the
+  // system refuses some, and throws std::system_error if it refuses all.
   Background(const Options& options, int done_fd);
-  // Finishes what was started and drops the rest.
+  // Finishes started tasks and drops the rest.
   ~Background();
   Background(const Background&) = delete;
 
-  // `work` runs on one of the threads, then `after` on the caller of run_finished(). One caller.
-  // Where `work` runs out of memory it ends there, and `after` finds what it had made by then.
-  // Throws std::bad_alloc where there is none to start it: then nothing runs.
+  // `work` runs on one of the threads, then `after` on the caller of run_finished(). One caller. If
+  // `work` runs out of memory it ends there, and `after` finds what it had made by then. Throws
+  // std::bad_alloc if there is no memory to start it: then nothing runs.
   void start(std::function<void()> work, std::function<void()> after);
-  // The event loop: runs what follows the tasks that are over. What runs out of memory there ends
-  // alone; where a job or a connection must end with it, `after` sees to that itself.
+  // For the event loop: runs `after` of every task that is over. If one runs out of memory, it ends
+  // alone; if a job or a connection must end with it, `after` does that itself.
   void run_finished();
 
  private:

@@ -8,12 +8,12 @@
 
 namespace elixir::daemon {
 
-// What elixird knows of its memory's bandwidth, and when it measures it again.
+// Keeps elixird's figure of its memory's bandwidth, and decides when to measure it again.
 //
 // A figure that was measured beside other work, or that an update exceeded, is a lower bound. It is
-// measured again once no job has had work for kQuietNs and the machine is idle; a measurement that
-// work disturbs counts for nothing but a higher lower bound. No clock, thread or measurement is in
-// here.
+// measured again once no job has had work for kQuietNs and the machine is idle. A measurement that
+// other work disturbs can only raise the lower bound. This class has no clock, thread or
+// measurement.
 class BandwidthWatch {
  public:
   enum class Basis {
@@ -25,26 +25,28 @@ class BandwidthWatch {
   static constexpr int64_t kQuietNs = 10'000'000'000;
   static constexpr int64_t kAgainNs = 60'000'000'000;  // between two measurements
 
-  // The measurement at the start, and how many workers to start: those that gain by it. Beside
-  // other work, often the launch's own, too few seem to be enough, and an elixird that never is
-  // idle would keep those: then at least `most_threads`. `idle`: nobody else used the machine.
-  // `cache_bytes`: of the processors' caches of the last level.
+  // The measurement at the start. Returns how many workers to start: as many as gain by it. Beside
+  // other work, which is often the launch itself, too few seem to be enough, and an elixird that is
+  // never idle would keep those; then it is at least `most_threads`. `idle`: nobody else used the
+  // machine. `cache_bytes`: size of the processors' last-level caches.
   uint32_t started(const Bandwidth& measured, bool idle, uint32_t most_threads = 0,
                    uint64_t cache_bytes = 0);
 
-  // Whether to measure now; then ended() follows. `quiet`: no job has had work since the last call.
+  // Whether to measure now; if so, ended() follows. `quiet`: no job has had work since the last
+  // call.
   bool begin(int64_t now_ns, bool quiet, bool idle);
-  // A job has work: the measurement under way, if there is one, will not count.
+  // A job has work, so a measurement in progress will not count.
   void disturb() { disturbed_ = true; }
-  // True: it counts. `idle`: as the machine was meanwhile.
+  // Returns whether the measurement counts. `idle`: whether the machine was idle during it.
   bool ended(int64_t now_ns, const Bandwidth& measured, bool idle);
 
-  // An update moved so many bytes, so fast. What fits into the caches says nothing of the memory.
+  // An update moved so many bytes at that rate. It does not count if the bytes fit into the caches.
   void moved(double gb_s, double bytes);
-  // Of the bandwidth; 0: it was not measured. Empty: it is more, out of the caches.
+  // The rate as a share of the bandwidth; 0 if that was not measured. Empty: it is more, thanks to
+  // caches.
   std::optional<double> share_of(double gb_s) const;
 
-  // So many workers are enough, and there are others than that; 0: they stay. Until chosen().
+  // How many workers are enough, if that differs from those that there are; else 0. Until chosen().
   uint32_t wanted_threads() const { return wanted_threads_; }
   void chosen();
 
@@ -52,11 +54,11 @@ class BandwidthWatch {
   Basis basis() const { return basis_; }
   bool wants_measurement() const { return wants_; }
   bool measuring() const { return measuring_; }
-  // There is something to wait for: begin(), or chosen().
+  // Whether begin() or chosen() is still to come.
   bool waits() const { return wants_ || wanted_threads_ > 0; }
 
  private:
-  // Of an update's bytes, so that most of them come from memory.
+  // An update counts if its bytes are so many times the caches, since most then come from memory.
   static constexpr double kCachesPassed = 2;
 
   double cache_bytes_ = 0;
@@ -64,7 +66,7 @@ class BandwidthWatch {
   Basis basis_ = Basis::kNone;
   uint32_t threads_ = 0, wanted_threads_ = 0;
   bool wants_ = false, measuring_ = false, disturbed_ = false;
-  bool measured_idle_ = false;  // by begin() and ended(): what exceeds that asks for no other one
+  bool measured_idle_ = false;  // by begin() and ended(): exceeding it asks for no new measurement
   int64_t quiet_since_ns_ = -1, next_ns_ = 0;
 };
 

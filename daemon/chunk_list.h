@@ -7,8 +7,8 @@
 
 namespace elixir::daemon {
 
-// Chunks in an order, each once at most: it comes last, and leaves from anywhere, in constant time.
-// Allocates at construction alone. Not thread-safe.
+// An ordered list of chunks, each at most once. A chunk enters at the end, and leaves from any
+// place, in constant time. Allocates only at construction. Not thread-safe.
 class ChunkList {
  public:
   static constexpr uint32_t kNone = UINT32_MAX;
@@ -21,7 +21,7 @@ class ChunkList {
   uint32_t behind(uint32_t chunk) const { return chunk_at(links_[chunk].behind); }
   uint32_t before(uint32_t chunk) const { return chunk_at(links_[chunk].before); }
 
-  // REQUIRES: it is not here.
+  // REQUIRES: it is not in the list.
   void push_back(uint32_t chunk) {
     ELIXIR_CHECK(chunk < end() && links_[chunk].before == kNone, "chunk {} is here", chunk);
     links_[chunk] = {links_[end()].before, end()};
@@ -29,7 +29,7 @@ class ChunkList {
     links_[end()].before = chunk;
     ++size_;
   }
-  // REQUIRES: it is here.
+  // REQUIRES: it is in the list.
   void remove(uint32_t chunk) {
     ELIXIR_CHECK(chunk < end() && links_[chunk].before != kNone, "chunk {} is not here", chunk);
     links_[links_[chunk].before].behind = links_[chunk].behind;
@@ -50,7 +50,7 @@ class ChunkList {
     uint32_t before = kNone, behind = kNone;
     bool operator==(const Links&) const = default;
   };
-  // Before the first and behind the last: a ring.
+  // The place before the first and behind the last chunk; the list is a ring.
   uint32_t end() const { return static_cast<uint32_t>(links_.size()) - 1; }
   uint32_t chunk_at(uint32_t place) const { return place == end() ? kNone : place; }
 

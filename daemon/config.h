@@ -20,33 +20,33 @@ inline constexpr uint32_t kMaxCheckpointThreads = 64;
 // flag wins over the file.
 struct Config {
   std::string runtime_dir;                   // "": shm/runtime_folder.h chooses
-  std::string launch;                        // whose elixird it is; "": a service's
+  std::string launch;                        // the launch whose elixird it is; "": a service
   uint32_t workers = 0;                      // 0: measured
   uint64_t memory_limit_bytes = UINT64_MAX;  // for all sessions; the most: what the machine has
   uint64_t memory_margin_bytes = uint64_t{256} << 20;  // left free on the machine
-  // The machine has so much where MemAvailable lies; 0: it does not.
+  // The machine's free memory, if MemAvailable is wrong; 0: it is right.
   uint64_t memory_room_bytes = free_memory_setting();
-  // Parameters a worker takes at a time. A user's flag or file is refused below 4096.
+  // Parameters that a worker takes at a time. A user's flag or file must say at least 4096.
   uint64_t slice_numel = 64 * 1024;
   uint32_t max_sessions = 256;
   uint32_t max_jobs = 64;
   double exit_when_idle = 0;        // seconds without a session; 0: never
   uint32_t attach_timeout_s = 600;  // for all ranks of a job to attach and say hello
   uint32_t checkpoint_threads = 2;  // that write or read a folder
-  uint64_t checkpoint_rate = 0;     // bytes a second that a save may write; 0: what the disk takes
+  uint64_t checkpoint_rate = 0;  // bytes per second that a save may write; 0: what the disk takes
   bool no_bandwidth_probe = false;
   LogLevel log_level = LogLevel::kInfo;
 };
 
-// Parses the command line and the file named by --config. Returns -1 to go on, else the exit code;
-// errors are printed.
+// Parses the command line and the file named by --config. Returns -1 to continue, else the exit
+// code; prints errors.
 int read_config(CLI::App& app, int argc, const char* const* argv, Config* config);
 
 // Applies a TOML file: some_name = value is --some-name value. kInvalidArgument names file and
 // line, and an unknown key with the nearest known one, or what is wrong with a value.
 Status apply_toml(const std::string& path, Config* config);
 
-// Ranges.
+// Checks the ranges.
 Status check_config(const Config& config);
 
 }  // namespace elixir::daemon

@@ -35,13 +35,13 @@
 namespace elixir::daemon {
 
 inline constexpr uint32_t kBackgroundThreads = 2, kTablesThreads = 1;
-// At the start; then one a job: disks may never answer.
+// At the start; later one per job, because a disk may never answer.
 inline constexpr uint32_t kFolderThreads = 1;
-// A tenth of a processor that an updating thread wants, too.
+// Gives a tenth of a processor that an updating thread also wants.
 inline constexpr int kTablesNiceness = 10;
 inline constexpr int64_t kBandwidthLookNs = 5'000'000'000;
 
-// An AttachRequest that would begin a job.
+// An AttachRequest that would start a job.
 struct AttachAttempt {
   uint64_t id = 0;  // in the order of arrival
   shm::AttachRequest request;
@@ -56,19 +56,19 @@ struct Connection {
   UniqueFd process;  // readable once it has ended; invalid: only end-of-file says so
   int64_t accepted_ns = 0;
   uint64_t session_id = 0;  // 0: has not attached
-  // While its AttachRequest is looked at: its parameter table is being read, or the job waits for
+  // Set while its AttachRequest is decided: its parameter table is being read, or the job waits for
   // the memory of others.
   std::optional<AttachAttempt> attempt = {};
 };
 
-// What the event loop polls beside connections, each of which has a process.
+// Descriptors that the event loop polls beside connections and their processes.
 inline constexpr size_t kPolledBeside = 7;
 
-// elixird's event loop: one thread that owns sockets and jobs, admits ranks, hands on what they say
+// elixird's event loop: one thread that owns sockets and jobs, admits ranks, passes what they say
 // to their Job, and never waits for a peer. The functions are grouped by file: event_loop.cpp,
 // workers.cpp, attach.cpp, admission.cpp, neighbours.cpp, reserve.cpp, ranks_ready.cpp,
-// control.cpp, ports.cpp, folder_requests.cpp, lack_of_memory.cpp, status.cpp. Who owns what:
-// daemon/README.md.
+// control.cpp, ports.cpp, folder_requests.cpp, lack_of_memory.cpp, status.cpp. daemon/README.md
+// says who owns what.
 class Daemon final : public JobPorts {
  public:
   // Takes the folder's lock (kAlreadyRunning when another elixird has it), starts the threads and
@@ -115,7 +115,7 @@ class Daemon final : public JobPorts {
   void on_table_read(int socket, uint64_t attempt_id,
                      Result<std::vector<shm::ParameterPlace>> places);
   void attempt_attach(Connection& connection);
-  // `places`: of its table, where that has been read.
+  // `places`: those of its table, if that has been read.
   Status admit(Connection& connection, Job& job, const shm::AttachRequest& request,
                std::span<const shm::ParameterPlace> places);
   void greet(Connection& connection);
@@ -185,18 +185,17 @@ class Daemon final : public JobPorts {
 
   // ---- lack_of_memory.cpp ----
 
-  // What lacks memory ends what asked for it and nothing else: the job, or, of what is no job's,
-  // the function alone.
+  // A lack of memory ends only what asked for it: the job, or, if it is no job's, the function.
   template <typename Function>
   void contain(Job& job, Function&& function);
   template <typename Function>
   static void contain(Function&& function);
-  // With every job; a verb of one that has been given up is not called. Allocates nothing.
+  // Calls `function` with every job, except those that have been given up. Allocates nothing.
   template <typename Function>
   void for_each_job(Function&& function);
   void give_up_jobs();
   void look_at_memory();
-  // A connection's, which is refused; or its job's, once it has a place there.
+  // contain() for a connection: it is rejected, or, once it has a place in a job, that job ends.
   template <typename Function>
   void contain_connection(int socket, Function&& function);
   void end_for_lack_of_memory(int socket);
@@ -229,7 +228,7 @@ class Daemon final : public JobPorts {
   std::vector<pollfd> polled_;  // has room for all connections
   uint64_t told_times_without_memory_ = 0;
   int64_t next_memory_note_ns_ = 0;
-  // Of jobs and saves that have ended, until the kernel has the memory back.
+  // Bytes of ended jobs and saves that the kernel does not have back yet.
   uint64_t releasing_bytes_ = 0;
   uint64_t page_bytes_ = 0;      // obtained by the latest session
   uint64_t lost_doorbells_ = 0;  // of jobs that are over
@@ -239,7 +238,7 @@ class Daemon final : public JobPorts {
   bool gate_watches_ = false;  // connections whose time is not over
   GateCounts refused_;         // since the last line about them
   int64_t next_refused_note_ns_ = 0;
-  uint64_t dropped_ = 0;  // messages of nobody, since the last line about them
+  uint64_t dropped_ = 0;  // messages of unknown senders, since the last line about them
   int64_t next_dropped_note_ns_ = 0;
   struct {
     uint64_t bytes = 0;
@@ -251,8 +250,8 @@ class Daemon final : public JobPorts {
   int64_t next_tick_ns_ = 0;
   BandwidthWatch bandwidth_;
   OthersLoad others_;
-  int64_t next_look_ns_ = 0;           // at the machine's load, and the workers
-  bool had_work_ = false;              // a job, since the last look
+  int64_t next_look_ns_ = 0;           // when to look at the machine's load, and the workers
+  bool had_work_ = false;              // a job had work since the last look
   std::vector<Neighbour> neighbours_;  // other elixirds on its processors
   int64_t next_neighbours_ns_ = 0;     // when to look for them again
   int64_t next_swap_ns_ = 0;           // when to ask again whether the machine swaps
@@ -261,16 +260,16 @@ class Daemon final : public JobPorts {
   bool accepting_ = true;              // false until the next tick when descriptors have run out
   bool stopping_ = false;
   int exit_signal_count_ = 0;
-  int64_t stop_ns_ = 0;         // when the first came; 0: none has
+  int64_t stop_ns_ = 0;         // when the first signal came; 0: none has
   uint64_t details_bytes_ = 0;  // of requests for folders that are being read
 
-  // The event loop writes it, and who measures reads it. Relaxed: it guards nothing.
+  // The event loop writes it, and the measuring thread reads it. Relaxed: it guards nothing.
   std::atomic<bool> stop_measuring_{false};
 
-  // Last: their threads use what stands above.
+  // Last: their threads use everything above.
   std::unique_ptr<Background> background_;
-  std::unique_ptr<Background> tables_;   // a thread of their own: no fill stands behind them
-  std::unique_ptr<Background> folders_;  // saves and loads: minutes each, one a job
+  std::unique_ptr<Background> tables_;   // on their own thread, so no fill waits for them
+  std::unique_ptr<Background> folders_;  // saves and loads: minutes each, one per job
   std::unique_ptr<WorkerPool> pool_;
 };
 

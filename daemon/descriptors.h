@@ -4,12 +4,12 @@
 
 namespace elixir::daemon {
 
-// What elixird has open without a trainer: sockets, ZeroMQ's threads, log, lock.
+// Descriptors of elixird without a trainer: sockets, ZeroMQ's threads, log, lock.
 inline constexpr uint64_t kIdleDescriptors = 24;
-// Of a rank, at most: five memfds and three twins for reading, its attach socket with the pidfd of
-// who sits there, its ZeroMQ connection, its parameter table.
+// The most per rank: five memfds and three twins for reading, its attach socket and the pidfd of
+// its process, its ZeroMQ connection, its parameter table.
 inline constexpr uint64_t kDescriptorsPerRank = 12;
-// Of those, what is made once it has been admitted.
+// Those of them that are made once the rank has been admitted.
 inline constexpr uint64_t kMemfdsPerRank = 8;
 // With swing chunks a rank has a memfd and two twins more: eight such ranks count as eleven.
 constexpr uint64_t counted_ranks(uint64_t ranks, bool swings) {
@@ -18,7 +18,7 @@ constexpr uint64_t counted_ranks(uint64_t ranks, bool swings) {
 
 inline constexpr const char* kDescriptorRemedy = "ulimit -n, LimitNOFILE= in the unit";
 
-// How many descriptors this process may have, and what it does with them.
+// How many descriptors this process may have, and for whom.
 class DescriptorLimit {
  public:
   // Raises the soft limit to the hard one: the usual soft limit of 1024 is short for many ranks.
@@ -26,12 +26,13 @@ class DescriptorLimit {
   explicit DescriptorLimit(uint64_t limit) : limit_(limit) {}
 
   uint64_t limit() const { return limit_; }
-  // Kept from jobs and strangers: files that are read now and then, connections of those who are
-  // told that they cannot stay.
+  // Kept free of jobs and strangers, for files that are read now and then, and for connections that
+  // are told that they cannot stay.
   uint64_t spare() const;
   bool enough_for(uint64_t ranks) const { return ranks <= most_ranks(); }
   uint64_t most_ranks() const;
-  // Who connects is turned away from this descriptor on, while so many ranks wait for their memfds.
+  // New connections are rejected from this descriptor on, while so many ranks wait for their
+  // memfds.
   uint64_t first_refused(uint64_t ranks_without_memory) const;
 
  private:

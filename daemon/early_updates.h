@@ -9,11 +9,11 @@
 
 namespace elixir::daemon {
 
-// Early updates of the step that comes next: which chunks have one, in which slots their results
-// are, and how a verdict makes them count. A chunk that is updated early is not touched: its new
-// states are in a spare slot, and become its own with the commit, or are forgotten.
+// Early updates of the next step: the chunks that have one, the slots of their results, and how a
+// verdict makes them count. An early update does not touch the chunk: its new states are in a spare
+// slot, and the commit makes them its own, or they are forgotten.
 //
-// No thread, memory of a job or clock; the event loop's. Allocates at construction alone.
+// Owned by the event loop. No thread, memory of a job or clock. Allocates only at construction.
 class EarlyUpdates {
  public:
   EarlyUpdates(uint32_t n_chunks, uint32_t n_spare_slots) : entry_of_(n_chunks, kNone) {
@@ -22,18 +22,18 @@ class EarlyUpdates {
 
   struct Entry {
     uint32_t chunk = 0, slot = 0;
-    bool counts = false;  // its results are those of the gradients that there are
+    bool counts = false;  // its results come from the current gradients
   };
 
-  // Whether updates are worth making before the verdict: of the last eight verdicts less than half
-  // were others than was taken for granted. It depends on steps that are committed alone, so every
-  // node comes to the same; and it changes no bit.
+  // Whether updates before the verdict are worthwhile: fewer than half of the last eight verdicts
+  // differed from the expected one. It depends only on committed steps, so every node gets the same
+  // answer; and it changes no bit.
   bool likely_to_count() const { return std::popcount(misses_) < kFewestMisses; }
   void note_verdict(bool as_taken_for_granted) {
     misses_ = static_cast<uint8_t>(misses_ << 1 | (as_taken_for_granted ? 0 : 1));
   }
 
-  // Null: the chunk has none in this step.
+  // Null if the chunk has none in this step.
   Entry* find(uint32_t chunk) {
     return entry_of_[chunk] == kNone ? nullptr : &entries_[entry_of_[chunk]];
   }
@@ -51,7 +51,7 @@ class EarlyUpdates {
   std::vector<Entry>& entries() { return entries_; }
   uint32_t made() const { return static_cast<uint32_t>(entries_.size()); }
 
-  // The step is over. REQUIRES: of every entry the slot has been given back, or taken over.
+  // Ends the step. REQUIRES: the slot of every entry has been given back, or taken over.
   void next_step() {
     for (const Entry& entry : entries_) entry_of_[entry.chunk] = kNone;
     entries_.clear();
@@ -62,7 +62,7 @@ class EarlyUpdates {
   static constexpr int kFewestMisses = 4;
 
   std::vector<uint32_t> entry_of_;  // by chunk
-  std::vector<Entry> entries_;      // as they were begun
+  std::vector<Entry> entries_;      // in the order of begin()
   uint8_t misses_ = 0;              // of the last eight verdicts, a bit each
 };
 

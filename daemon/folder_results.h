@@ -7,18 +7,18 @@
 
 namespace elixir::daemon {
 
-// What FolderResult says beside code and text.
+// The fields of FolderResult beside code and text.
 struct FolderOutcome {
   uint64_t bytes = 0, step = 0, shadow_bytes = 0, shadow_peak_bytes = 0;
   uint64_t stall_ns = 0, write_ns = 0;
 };
 
-// What a rank is told of its requests for folders, in its shared memory. The event loop; nothing
-// here allocates.
+// These tell a rank about its requests for folders, in its shared memory. For the event loop; they
+// allocate nothing.
 
-// The request has come, and is refused where the status is not ok: then it is over, too.
+// The request has arrived. A status that is not ok rejects it, and then it is over, too.
 void tell_heard(Session& session, uint32_t number, const Status& status);
-// How it ended.
+// The request is over, with this outcome.
 void tell_ended(Session& session, uint32_t number, const Status& status,
                 const FolderOutcome& outcome);
 

@@ -21,8 +21,8 @@
 
 namespace elixir::daemon {
 
-// What a job needs of the world: threads that work, and the way to its ranks. The Daemon is one,
-// a test's record of calls another. Called on the event loop; no function waits or calls the job.
+// The interface of a job to the outside: worker threads, and the way to its ranks. The Daemon
+// implements it, and so do tests. Called on the event loop; no function waits or calls the job.
 class JobPorts {
  public:
   // Hands the work to the workers. Job::work_done() follows when they have given it back.
@@ -31,22 +31,22 @@ class JobPorts {
   virtual void reply(const Session& session, uint64_t request_id) = 0;
   // Tells the rank why the job ends, and which rank is the cause (kNoRank: none).
   virtual void tell(const Session& session, const Status& why, uint32_t cause) = 0;
-  // Of a session: the rank sees end-of-file.
+  // Closes a session's socket: the rank sees end-of-file.
   virtual void close(int socket) = 0;
   // Makes the job's memory for sums of gradients, and says in `progress` how far that is;
   // Job::sums_filled() follows.
   virtual void fill_sums(Job& job, std::shared_ptr<FillProgress> progress) = 0;
-  // Writes the folder, and makes Job::saving_moved() follow whenever its snapshot has moved and
+  // Writes the folder. Job::saving_moved() follows whenever its snapshot has moved, and
   // Job::save_over() once it is over.
   virtual void start_save(Job& job, std::shared_ptr<Saving> saving) = 0;
   // Reads the folder into the job's memory; Job::restore_over() follows.
   virtual void start_restore(Job& job, std::shared_ptr<Restoring> restoring) = 0;
-  // What copies of states may take beside what all jobs have.
+  // Bytes that copies of states may take beside the memory of all jobs.
   virtual uint64_t free_bytes() = 0;
-  // Memory that takes long to give back.
+  // Frees memory that takes long to give back.
   virtual void free_later(std::shared_ptr<Saving> saving) = 0;
-  // Nothing uses the job's memory any more and its ranks have been told. The caller lets nobody
-  // find the job from here on, and keeps it until the verb in progress has returned.
+  // Nothing uses the job's memory any more and its ranks have been told. The caller makes the job
+  // impossible to find, and keeps it until the verb in progress has returned.
   virtual void over(Job& job) = 0;
 
  protected:
@@ -62,19 +62,19 @@ struct SaveAsked {
   bool complete() const;
 };
 
-// What a rank was refused, and who has heard it, a bit each.
+// A save that was rejected, and which ranks have heard it, a bit each.
 struct SaveRefused {
   uint32_t after_step = 0;
   Status status;
   uint64_t heard = 0;
 };
 
-// What saves take beside the job's own memory: copies of chunks, and what ranks bring with them.
+// Memory of saves beside the job's own: copies of chunks, and the data that ranks bring.
 struct SaveMemory {
-  uint64_t bytes = 0, there_bytes = 0;  // that may be, and is
+  uint64_t bytes = 0, there_bytes = 0;  // allowed, and used
 };
 
-// What status reports of folders that were saved.
+// Figures in status about folders that were saved.
 struct SaveStatistics {
   uint64_t published = 0, failed = 0, dropped = 0;
   uint64_t step_last = 0;  // of the last that was published
@@ -82,7 +82,7 @@ struct SaveStatistics {
   std::string error_last = {};
 };
 
-// What status reports of finished steps.
+// Figures in status about finished steps.
 struct JobStatistics {
   uint64_t steps = 0;
   int64_t update_ns_last = 0;
@@ -97,20 +97,20 @@ struct JobStatistics {
   uint64_t skipped = 0;
 };
 
-// The ranks of one training on this node, counted from 0 to local_ranks() here: how they come, what
-// becomes of their gradients and steps, how they end.
+// The ranks of one training on this node, counted from 0 to local_ranks() here: their arrival,
+// their gradients and steps, their end.
 //
-// The event loop's alone. Of what it owns, workers use the JobWork while it is submitted, and the
-// threads that fill a session's memory its FillProgress; trainers use the mapped memory, of which
-// nothing is trusted. A verb that finds a rule broken ends the job with a fault, or returns a
-// status for end_session(). Any verb may bring the job to its end; from JobPorts::over() on every
-// verb finds nothing to do.
+// Used only by the event loop. Workers use its JobWork while it is submitted, and the threads that
+// fill a session's memory its FillProgress. Trainers use the mapped memory, where nothing is
+// trusted. A verb that finds a rule broken ends the job with a fault, or returns a status for
+// end_session(). Any verb may end the job; from JobPorts::over() on, every verb finds nothing to
+// do.
 //
 // The functions are grouped by file: job.cpp, doorbells.cpp, publications.cpp, dispatcher.cpp,
 // open_step.cpp and early.cpp (hop 3 of the data path), swing.cpp, ending.cpp.
 class Job {
  public:
-  // What its first rank asks for. The ranks after it must ask for the same, but for `workers`.
+  // The request of its first rank. Later ranks must ask for the same, except `workers`.
   struct Options {
     uint64_t id = 0;
     std::string name;
@@ -134,9 +134,9 @@ class Job {
 
   // Takes a rank's place. kInvalidArgument when another has it.
   Result<Session*> claim(Session session);
-  // What Session::reservation was made for is there, or why not: then the job ends.
+  // The memory of Session::reservation is there, or the reason why not: then the job ends.
   void reserved(Session& session, Result<SessionMemory> memory);
-  // In the log, every few seconds a rank.
+  // Logs it every few seconds per rank.
   void say_what_is_being_reserved(int64_t now_ns);
   // The rank has its AttachReply. True when it was the last one: begin_work() is next.
   bool attached(const Session& session);
@@ -144,7 +144,7 @@ class Job {
   void begin_work(std::span<const uint32_t> threads_of_group, uint64_t slice_numel);
   // Every rank has been sent the descriptors of all.
   void ranks_are_told();
-  // The rank has mapped what it maps; once all have, their memory is closed to new writers.
+  // The rank has mapped its memory; once all have, it is closed to new writers.
   void said_hello(Session& session, std::string routing_id);
   Status load_chunk(const Session& session, const shm::LoadChunk& message);
   // Answers the request once the job is loaded, and every rank has asked, if it says so.
@@ -155,22 +155,22 @@ class Job {
 
   // The doorbell of a post.
   void heard_post(Session& session, uint32_t step);
-  // Its posted_step. Ends the session that broke the rules.
+  // Reads its posted_step. Ends a session that broke the rules.
   void look_at_posted(Session& session);
-  // A chunk's gradients, which a doorbell announced.
+  // Reads a chunk's gradients that a doorbell announced.
   Status look_at_grads(const Session& session, uint32_t chunk);
   // The rank has updated its part of a swing chunk.
   void heard_swing(Session& session);
-  // All words of all ranks: doorbells may get lost.
+  // Reads all words of all ranks, because doorbells may get lost.
   void look_at_everything();
   // The workers have given work() back.
   void work_done();
-  // What JobPorts::fill_sums() asked for is there, or why not: then the job ends.
+  // The memory of JobPorts::fill_sums() is there, or the reason why not: then the job ends.
   void sums_filled(const Status& status);
 
   // ---- folders.cpp, saves.cpp: states come from a folder, or go to one ----
 
-  // What a rank's request brings has been read, or why it could not be.
+  // The data of a rank's request has been read, or the reason why not.
   void heard_save(Session& session, const shm::SaveFolder& message, Result<SavePart> part);
   void heard_load(Session& session, const shm::LoadFolder& message,
                   Result<checkpoints::Details> details, UniqueFd folder);
@@ -179,15 +179,15 @@ class Job {
   void saving_moved();
   void save_over();
   void restore_over();
-  // In shared memory, for who waits.
+  // Writes it to shared memory, for ranks that wait.
   void tell_folder_progress();
-  // In the log, of a save or a load that does not go on.
+  // Logs a save or a load that makes no progress.
   void say_what_stands_still(int64_t now_ns);
 
   // ---- ending.cpp: ranks go ----
 
-  // The rank broke the rules, or its memory could not be had. It hears why; the others that they
-  // lost it.
+  // The rank broke the rules, or its memory could not be had. It hears why; the others hear that
+  // they lost it.
   void end_session(const Session& session, const Status& why);
   // End-of-file without Detach. A step that every rank had posted before will still happen.
   void lose_rank(Session& session);
@@ -195,20 +195,20 @@ class Job {
   void detach(Session& session);
   // elixird was stopped.
   void stop();
-  // A verb has run out of memory in its midst, so that nothing here need be as it should. From here
-  // on no verb is called but those that hear of an end (reserved, work_done, sums_filled,
-  // save_over, restore_over), leave() and this one, which tells the ranks and ends the job when
-  // nothing uses its memory any more. Needs none itself; again is harmless.
+  // A verb has run out of memory halfway, so the state here may be wrong. From here on only the
+  // verbs that hear of an end (reserved, work_done, sums_filled, save_over, restore_over), leave()
+  // and this one are called. It tells the ranks, and ends the job when nothing uses its memory any
+  // more. It needs no memory itself, and may be called again.
   void give_up();
   bool given_up() const { return given_up_; }
-  // The rank has gone, whatever it has not said.
+  // The rank has gone, even without a goodbye.
   void leave(Session& session) { close(session); }
-  // Ends the job when a rank's memory is not what it was (SessionMemory::lost_pages).
+  // Ends the job if a rank's memory has lost pages (SessionMemory::lost_pages).
   void check_memory();
-  // Goes on looking, in `bytes` of its memory, for what the system has swapped out.
+  // Looks in the next `bytes` of its memory for pages that the system has swapped out.
   void look_for_swapped(uint64_t bytes);
-  // Ends the job when it waits for a rank that is missing or silent for longer than the limit, or
-  // ranks in the midst of a step for one that is.
+  // Ends the job if it waits longer than the limit for a rank that is missing or silent, or if
+  // ranks within a step do.
   void check_timeout(int64_t now_ns, uint32_t limit_s);
 
   // ---- what it is ----
@@ -223,7 +223,7 @@ class Job {
   const SaveStatistics& saves() const { return saves_; }
   const Saving* saving() const { return saving_.get(); }  // null: none is under way
   SaveMemory save_memory() const;
-  // It was broken off, and all else is done: only the thread of its save or load has not come back.
+  // Whether it was broken off, and only the thread of its save or load has not come back.
   bool waits_for_folder_alone() const;
   std::string folder_under_way() const;  // "": none
   uint64_t lost_doorbells() const { return doorbells_.lost(); }
@@ -238,8 +238,8 @@ class Job {
   bool work_in_hand() const { return submitted_; }  // of workers, or done and not counted yet
 
  private:
-  // A step that every rank has posted: squares that lack are taken, then the verdict is given and
-  // the chunks are updated.
+  // A step that every rank has posted: missing squares are taken, then the verdict is given and the
+  // chunks are updated.
   enum class StepStage { kTaking, kUpdating };
 
   // ---- job.cpp ----
@@ -358,13 +358,13 @@ class Job {
   bool submitted_ = false;             // workers have some
   bool completes_step_ = false;        // with the last of tasks_
 
-  // The step in flight, or, of an open one, the one that comes next.
+  // The step in flight, or, if a step is open, the next one.
   StepStage stage_ = StepStage::kTaking;
   StepWork step_work_;
   std::vector<shm::StepRecord> records_, open_records_;  // copies, by rank
   // Immediate and early updates: what the ranks had announced when the first chunk was ready.
   std::optional<shm::StepRecord> opened_;
-  bool made_for_others_ = false;  // early updates of the step, with hyperparameters of before
+  bool made_for_others_ = false;  // early updates of the step had older hyperparameters
   StateSlots slots_;
   EarlyUpdates early_;
   struct HeldSlot {
@@ -372,10 +372,10 @@ class Job {
     std::weak_ptr<const Saving> saving = {};  // that reads there
   };
   std::vector<HeldSlot> held_slots_;
-  std::vector<uint32_t> moved_;  // chunks, with the step in flight
+  std::vector<uint32_t> moved_;  // chunks that moved with the step in flight
   SwingUpdates swings_;
   int64_t swing_moved_ns_ = 0;         // when the last one was published; 0: since the last tick
-  std::vector<ChunkTask> taken_over_;  // of gone ranks, in the workers' hands
+  std::vector<ChunkTask> taken_over_;  // tasks of gone ranks that workers have
   std::vector<uint32_t> opened_swings_, published_swings_;  // just now
   optim::Verdict verdict_;
   double metric_mean_ = 0;
@@ -384,13 +384,12 @@ class Job {
   JobStatistics statistics_;
 
   std::optional<SaveAsked> asked_;
-  std::optional<SaveRefused> refused_;  // the last of one rank's
-  std::optional<checkpoints::LeftOut>
-      left_out_;                    // empty: no save has told, or loads have changed it
-  std::shared_ptr<Saving> saving_;  // null: none is under way
-  std::vector<std::shared_ptr<Saving>> retired_;  // over, while workers have work of its time
+  std::optional<SaveRefused> refused_;            // the last of one rank's
+  std::optional<checkpoints::LeftOut> left_out_;  // empty: no save knows it, or a load changed it
+  std::shared_ptr<Saving> saving_;                // null: none is under way
+  std::vector<std::shared_ptr<Saving>> retired_;  // over, but workers still have its tasks
   std::shared_ptr<Restoring> restoring_;          // null: none is asked for
-  bool announced_ = false;  // the fault: before the job is over, where a save goes on
+  bool announced_ = false;  // the fault, before the job's end, since a save continues
   SaveStatistics saves_;
 };
 

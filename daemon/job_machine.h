@@ -28,23 +28,22 @@ inline constexpr EnumName<JobPhase> kJobPhaseNames[] = {{"attaching", JobPhase::
                                                         {"ending", JobPhase::kEnding}};
 constexpr const char* job_phase_name(JobPhase phase) { return name_in(kJobPhaseNames, phase); }
 
-// What the job's memory is being used for. At most one at a time, so nothing reads the states
-// while a step writes them.
-// kTake: gradients of the step that comes next, before it is posted.
-// kRestore: states come from a stored folder.
+// The use of the job's memory: at most one at a time, so nothing reads the states while a step
+// writes them. kTake: gradients of the next step, before it is posted. kRestore: states come from a
+// stored folder.
 enum class Activity { kNone, kLoad, kTake, kStep, kRestore };
 
 struct Load {
   uint32_t rank = 0;  // whose grad slot holds the values
   uint32_t chunk = 0;
-  uint32_t slot = 0;  // which one
+  uint32_t slot = 0;  // which of its slots
   shm::LoadPart part = shm::LoadPart::kWhole;
 
   bool operator==(const Load&) const = default;
 };
 
-// Why a job ends before its ranks said goodbye. The rank that caused it hears `code` and `text`,
-// the others `others_code` and `others_text`.
+// The reason why a job ends before its ranks said goodbye. The rank that caused it hears `code` and
+// `text`, the others `others_code` and `others_text`.
 struct Fault {
   Code code = Code::kOk;
   uint32_t rank = kNoRank;
@@ -55,32 +54,31 @@ struct Fault {
   bool operator==(const Fault&) const = default;
 };
 
-// The same for all ranks.
+// A fault that says the same to all ranks.
 Fault fault_of_all(Code code, uint32_t rank, std::string text);
 
-// What must not start now, for the sake of a save: the states that it writes are to stay as they
-// are, or the step that it is of must be the last one.
+// Activities that must not start now because of a save: the states that it writes must not change,
+// or its step must stay the last one.
 struct Holds {
   bool loads = false;  // and restores
   bool steps = false;  // and gradients of the one that comes next
 };
 
-// What to start now.
+// The activity to start now.
 struct NextActivity {
   Activity activity = Activity::kNone;
   Load load;      // kLoad
   uint32_t step;  // kStep
 };
 
-// One job: which rank is where, what is in flight, what comes next. Ranks are counted on this node;
-// messages name them by their number among all of the job.
-// No thread, socket, clock or memory; foreign values are arguments and a violation is a kProtocol
-// status. Not thread-safe.
+// The state machine of one job: the state of each rank, the activity in flight, the next one. Ranks
+// are counted on this node; messages name them by their number among all of the job. No thread,
+// socket, clock or memory; foreign values are arguments and a violation is a kProtocol status. Not
+// thread-safe.
 class JobMachine {
  public:
-  // `loaders`: so many ranks load, those from 0 on; the job trains when all of them have.
-  // Chunks to be loaded are counted here as elixird keeps them: those placed on the CPU, then the
-  // frozen.
+  // `loaders`: so many ranks load, from 0 on; the job trains when all of them have. Chunks to be
+  // loaded are counted here as elixird keeps them: those placed on the CPU, then the frozen ones.
   struct Chunks {
     uint32_t on_cpu = 0, frozen = 0;
 
@@ -94,7 +92,7 @@ class JobMachine {
   uint32_t finished_step() const { return finished_; }
   uint32_t posted_step(uint32_t rank) const { return ranks_[rank].posted; }
   bool all_detached() const;
-  // Ranks whose place nobody has taken: what a timeout names.
+  // Ranks whose place nobody has taken; a timeout names them.
   std::vector<uint32_t> missing_ranks() const;
 
   // Takes a rank's place, for the one with that number among all of the job. kInvalidArgument when
@@ -104,14 +102,15 @@ class JobMachine {
   // chunks, training.
   bool attached(uint32_t rank);
 
-  // A LoadChunk of load.rank, queued: while the job is loading, or while every posted step is
-  // finished; a chunk may come again. kProtocol: that rank does not load, wrong phase, chunk or
-  // part, or the slot still in use.
+  // Queues a LoadChunk of load.rank, while the job is loading or while every posted step is
+  // finished; a chunk may come again. kProtocol: that rank does not load; wrong phase, chunk or
+  // part; or the slot is still in use.
   Status request_load(const Load& load);
-  // States are to come from a stored folder, in the place of all loads or while every posted step
-  // is finished. kProtocol: neither holds, or one is under way.
+  // Queues a restore of states from a stored folder, instead of all loads or while every posted
+  // step is finished. kProtocol: neither holds, or a restore is in progress.
   Status request_restore();
-  // REQUIRES: activity() is kRestore. One that failed leaves a job that is loading to other loads.
+  // REQUIRES: activity() is kRestore. After a failed one, a job that is loading accepts other
+  // loads.
   void finish_restore(bool restored);
   // The rank's posted_step as read from shared memory. kProtocol: it went back, too far ahead, or
   // the job is not loaded.
@@ -122,30 +121,29 @@ class JobMachine {
   NextActivity start_next(bool gradients_ready = false, const Holds& holds = {});
   // REQUIRES: activity() is kLoad.
   const Load& load_in_flight() const;
-  // Loads through the slot that are over.
+  // How many loads through the slot are over.
   uint32_t loads_taken(uint32_t rank, uint32_t slot) const { return loaders_[rank].taken[slot]; }
-  // The step just started will not be: its records or gradients break the rules. Nothing was
-  // promised.
+  // Cancels the step just started: its records or gradients break the rules. Nothing was promised.
   void refuse_step();
   // The activity in flight is over. The load that completes the chunks of all loaders makes the job
-  // train: only here is counted what is there.
+  // train; only this function counts them.
   void finish_activity();
 
-  // The rank said goodbye. A fault when others still need it.
+  // The rank said goodbye. Returns a fault if others still need it.
   std::optional<Fault> detach(uint32_t rank);
-  // A rank that waits for one that has gone: the fault to end the job with.
+  // The fault to end the job with if a rank waits for one that has gone.
   std::optional<Fault> waiting_for_detached() const;
 
-  // The job ends. Only the first fault counts; nothing new starts after it, but for the steps that
-  // every rank has posted already when `finish_posted`: those are promised.
+  // Ends the job. Only the first fault counts. Nothing new starts after it, except, with
+  // `finish_posted`, steps that every rank has already posted: those are promised.
   void fail(Fault fault, bool finish_posted);
   const std::optional<Fault>& fault() const { return fault_; }
 
-  // What holds between any two calls, whatever ranks wrote. A few words a rank; each function that
-  // changes what is in flight ends with it.
+  // Checks what holds between any two calls, whatever ranks wrote. It reads a few words per rank;
+  // each function that changes the activity in flight ends with it.
   void check_invariant() const;
 
-  // Machines that are equal go on equally. A copy is a machine of its own.
+  // Equal machines continue equally. A copy is independent.
   bool operator==(const JobMachine&) const = default;
 
  private:

@@ -27,13 +27,13 @@ struct StepWork {
   uint32_t swing_chunks = 0;
 };
 
-// What worker threads do for one job: tasks on chunks (sums of gradients, squares, updates), or
+// The work of worker threads for one job: tasks on chunks (sums of gradients, squares, updates), or
 // taking a chunk's initial weights.
 //
 // The event loop begins a piece of work while no worker holds this object, hands it to the
 // WorkerPool, and touches it again only after the pool has given it back: the pool's mutex orders
-// both. Between, workers take slices by an atomic counter; a slice costs no allocation, lock, log
-// line or system call.
+// both. In between, workers take slices by an atomic counter; a slice costs no allocation, lock,
+// log line or system call.
 class JobWork {
  public:
   struct RankMemory {
@@ -55,31 +55,31 @@ class JobWork {
 
   // ---- the event loop ----
 
-  // At least one task, at most one a chunk. `tracker` knows the revisions that are taken.
+  // Begins at least one task, at most one per chunk. `tracker` knows the revisions that are taken.
   void begin_tasks(std::span<const ChunkTask> tasks, const StepWork& step,
                    const GradTracker& tracker, int64_t begin_ns);
-  // Where tasks put copies; it lives until the next one is set. Null: none of them copies.
+  // The snapshot for copies of tasks; it lives until the next one is set. Null: no task copies.
   void set_snapshot(std::shared_ptr<Snapshot> snapshot) { snapshot_ = std::move(snapshot); }
-  // The slices of one chunk: FP32 values from the rank's grad slot into all ranks' states (host
+  // Begins to load one chunk: FP32 values go from the rank's grad slot into all ranks' states (host
   // exchange), or into its own.
   void begin_load(uint32_t rank, uint32_t chunk, shm::LoadPart part);
-  // Of all chunks, as the latest tasks that were to take them left them. REQUIRES: host exchange.
+  // The squares of all chunks, from the latest tasks that took them. REQUIRES: host exchange.
   NormSum squares() const;
-  // The chunks' states of the step are in the slots that StateSlots has for them.
+  // Publishes that the chunks' states of the step are in the slots that StateSlots has for them.
   void publish_params(std::span<const uint32_t> chunks, uint32_t step);
-  // Publishes the step. For the event loop where there is no chunk whose completion would.
+  // Publishes the step. The event loop calls it if there is no chunk whose completion would.
   void complete_step(const StepWork& step);
-  // Publishes how often each parameter has been updated, where ranks do not know.
+  // Publishes how often each parameter has been updated, if ranks do not know it.
   void tell_updates();
   // Publishes the step with all chunks as they are.
   void skip_step(const StepWork& step);
-  // Worked on the last step that was completed.
+  // Time spent on the last completed step.
   int64_t update_ns() const { return update_ns_; }
 
   // ---- worker threads ----
 
   uint32_t thread_limit(uint32_t group) const { return options_.thread_limits[group]; }
-  // No slice of the group is left to take (some may still be in hand).
+  // Whether no slice of the group is left to take (some may still be in hand).
   bool exhausted(uint32_t group) const;
   bool exhausted() const;
   // Takes and does one slice. False when none was left. `worker` counts over all groups.
@@ -144,7 +144,7 @@ class JobWork {
   std::unique_ptr<Progress[]> progress_;   // by chunk
   std::unique_ptr<SharedNorm[]> squares_;  // by chunk; null with the collective exchange
   std::atomic<uint32_t> chunks_left_{0};
-  // By the worker that completes the last task.
+  // Written by the worker that completes the last task.
   int64_t worked_ns_ = 0;  // on the step that is not completed
   int64_t update_ns_ = 0;
 };

@@ -12,9 +12,9 @@
 
 namespace elixir::daemon {
 
-// What a checkpoint without frozen parameters says of them, from the memory of `ranks`, of which
-// there must be all of the job: else it is none. Reads all of it; empty when cancelled. A
-// background thread.
+// A checkpoint's entry about the frozen parameters that it leaves out, from the memory of `ranks`,
+// all of it. Empty if these are not all ranks of the job, or when cancelled. For a background
+// thread.
 std::optional<checkpoints::LeftOut> left_out_of(const shm::Shape& shape,
                                                 std::span<const shm::ParameterPlace> places,
                                                 const StateSlots& slots,

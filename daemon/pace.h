@@ -9,7 +9,7 @@
 
 namespace elixir::daemon {
 
-// What the disk is given a second, of all threads.
+// Limits the bytes per second that all threads write to the disk.
 class Pace {
  public:
   explicit Pace(uint64_t bytes_s) : bytes_s_(bytes_s), start_(std::chrono::steady_clock::now()) {}
@@ -27,12 +27,12 @@ class Pace {
   }
 
  private:
-  static constexpr auto kStep = std::chrono::milliseconds(20);  // how soon a save is broken off
+  static constexpr auto kStep = std::chrono::milliseconds(20);  // how soon a cancelled save ends
 
   const uint64_t bytes_s_;
   const std::chrono::steady_clock::time_point start_;
   Mutex mutex_;
-  CondVar passes_;  // of the time alone: nobody notifies it
+  CondVar passes_;  // only for its timeout: nobody notifies it
   uint64_t given_bytes_ ELIXIR_GUARDED_BY(mutex_) = 0;
 };
 

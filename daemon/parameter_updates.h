@@ -12,16 +12,16 @@
 
 namespace elixir::daemon {
 
-// Which parameters a job's step updates, with the hyperparameters of which group: what the ranks of
-// this node say (shm::GradGroup), copied once a step before any slice of the chunk is touched. A
-// parameter without a gradient on any rank stays as it is, states included.
+// Knows which parameters a job's step updates, and with which group's hyperparameters. The ranks of
+// this node say it (shm::GradGroup), and it is copied once per step, before any slice of the chunk
+// is touched. A parameter without a gradient on any rank stays as it is, states included.
 //
-// A part is what one chunk has of a parameter; each counts its own updates, so that chunks of one
-// parameter may be updated, and their updates undone, in any order. Part i is the first one of
-// parameter i, those behind it are numbered from n_parameters on. Parts of one parameter that count
+// A part is the share of one chunk in a parameter. Each part counts its own updates, so that chunks
+// of one parameter may be updated, and their updates undone, in any order. Part i is the first one
+// of parameter i; the others are numbered from n_parameters on. Parts of one parameter that count
 // differently break the rules (check_parts).
 //
-// The event loop changes it while no worker holds the job's work; workers read it between.
+// The event loop changes it while no worker holds the job's work; workers read it in between.
 class ParameterUpdates {
  public:
   // `shards`: those that are updated on this node, by local rank.
@@ -30,27 +30,30 @@ class ParameterUpdates {
 
   // ---- the event loop ----
 
-  // `ranks`: of this node. Copies what all say of the chunk's parameters, unless it has done so in
-  // this step. The violation: a group that the step lacks, or another than a rank before said.
+  // Copies what `ranks`, all of this node, say of the chunk's parameters, unless it has done so in
+  // this step. A violation is a group that the step does not have, or one that differs from an
+  // earlier rank's.
   StepViolation read(uint32_t chunk, uint32_t step, std::span<const SessionMemory* const> ranks,
                      uint32_t n_groups);
-  // Ranks say of the chunk's parameters what they said when it was read. REQUIRES: it was, in this
-  // step.
+  // Whether ranks still say of the chunk's parameters what they said when it was read. REQUIRES: it
+  // was read in this step.
   bool is_as_read(uint32_t chunk) const;
-  // All parts of a parameter were read alike. REQUIRES: every chunk was, in this step.
+  // Checks that all parts of a parameter were read alike. REQUIRES: every chunk was read in this
+  // step.
   StepViolation check_parts(uint32_t step) const;
-  // The constants of a step. `number`: as Adam counts, of those that were not skipped.
+  // Sets the constants of a step. `number`: Adam's count of steps, without skipped ones.
   void begin(const shm::StepRecord& record, uint64_t number, double grad_scale);
-  // The chunk is updated now. REQUIRES: it was read in this step, and begin().
+  // The chunk is updated now. REQUIRES: it was read in this step, and begin() was called.
   void update(uint32_t chunk);
-  // It was not, after all: update() may come again in this step. forget: and read() looks again.
+  // The chunk was not updated, after all: update() may come again in this step. forget(): and
+  // read() looks again.
   void undo(uint32_t chunk);
   void forget(uint32_t chunk) { is_read_[chunk] = 0; }
-  // What all ranks say of a part, shm::GradGroup, once its chunk was read in this step; how often
-  // it has been updated.
+  // The word of all ranks on a part (shm::GradGroup), once its chunk was read in this step; and how
+  // often it has been updated.
   uint8_t said(uint32_t part) const { return said_[part]; }
   uint64_t updates_of_part(uint32_t part) const { return steps_.updates(part); }
-  // As ParameterSteps counts. Between steps all parts of a parameter have one count.
+  // The count of ParameterSteps. Between steps all parts of a parameter have one count.
   uint64_t updates(uint32_t parameter) const { return steps_.updates(parameter); }
   void set_updates(uint32_t parameter, uint64_t count);
   // Elements of the chunk's parameters that read() found with a gradient, in the shards of these
@@ -58,8 +61,8 @@ class ParameterUpdates {
   uint64_t updated_numel(uint32_t chunk, uint64_t ranks) const;
   void next_step();
 
-  // By chunk: up to the end of its last parameter, one aligned piece at least, so that a slice
-  // completes a chunk without parameters, too.
+  // By chunk: elements up to the end of its last parameter; at least one aligned piece, so that a
+  // slice also completes a chunk without parameters.
   std::span<const uint64_t> used_numel() const { return used_numel_; }
 
   // ---- worker threads ----
@@ -88,9 +91,9 @@ class ParameterUpdates {
   std::vector<uint64_t> numel_of_;     // by part, and by shard
   std::vector<uint8_t> said_;          // by part: a shm::GradGroup
   std::vector<uint8_t> is_read_;       // by chunk, in this step
-  // By rank: what it says of the step below, of each parameter.
+  // By rank: its words on each parameter in the step below.
   std::vector<const shm::GradGroup*> words_;
-  uint32_t words_of_step_ = 0;  // none: steps count from 1
+  uint32_t words_of_step_ = 0;  // 0: none; steps count from 1
   optim::ParameterSteps steps_;
   std::vector<optim::AdamOptions> groups_;  // of the step
 };

@@ -11,8 +11,7 @@
 
 namespace elixir::daemon {
 
-// What a chunk has of an array of a file: of a parameter longer than a chunk each of its chunks has
-// a part.
+// A chunk's part of an array in a file. Each chunk of a parameter longer than a chunk has a part.
 struct PlannedPart {
   uint32_t file = 0;
   checkpoints::StateKind kind = checkpoints::StateKind::kParam;
@@ -25,8 +24,8 @@ std::vector<std::vector<PlannedPart>> parts_by_chunk(
     const checkpoints::FilePlan& plan, std::span<const checkpoints::SavedParameter> parameters,
     const shm::Shape& shape);
 
-// What ranks have staged, into their images: copied, not mapped, for a trainer can take its pages
-// back. One chunk is staged at a time.
+// Copies the chunk that ranks have staged into their images. It is not mapped, because a trainer
+// can take its pages back. One chunk is staged at a time.
 Status read_staged(std::span<SavePart> parts);
 
 }  // namespace elixir::daemon

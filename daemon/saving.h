@@ -18,13 +18,13 @@
 
 namespace elixir::daemon {
 
-// Whether a save or a load goes on, in bytes.
+// Watches whether a save or a load makes progress, in bytes.
 struct FolderWatch {
   uint64_t bytes = 0;
   int64_t since_ns = 0;  // when it moved last; 0: it was not looked at
   WaitNotes notes{60, 30};
 
-  // It has stood still for so long that the log is to have a line.
+  // Whether it has stood still for so long that the log must have a line.
   bool due(uint64_t bytes_now, int64_t now_ns) {
     if (since_ns == 0 || bytes_now != bytes) *this = {.bytes = bytes_now, .since_ns = now_ns};
     return notes.due(still_s(now_ns));
@@ -32,13 +32,13 @@ struct FolderWatch {
   double still_s(int64_t now_ns) const { return static_cast<double>(now_ns - since_ns) * 1e-9; }
 };
 
-// What a rank brings to a save.
+// A rank's part of a save.
 struct SavePart {
   uint32_t number = 0;           // of its request
-  UniqueFd parent;               // the folder that the new one is to lie in
+  UniqueFd parent;               // the folder for the new one
   UniqueFd lock;                 // invalid: the trainer has none
   UniqueFd staging;              // a memfd of the rank's; invalid: no chunk is placed on a GPU
-  std::vector<std::byte> image;  // what was staged there last
+  std::vector<std::byte> image;  // the chunk that was staged there last
   checkpoints::Details details;
   uint64_t details_bytes = 0;  // as they came
   bool staged_first = false;   // a chunk, before the save has begun
@@ -51,8 +51,8 @@ struct SavePart {
 };
 
 // A folder that is being written. The event loop makes it, background threads write it, and the
-// event loop looks at what became of it once they are done. Between, the two share the snapshot and
-// the atomics; the rest is constant.
+// event loop takes the outcome once they are done. In between, the two share the snapshot and the
+// atomics; the rest is constant.
 struct Saving {
   uint64_t job_id = 0;
   std::string job, name;
@@ -60,10 +60,10 @@ struct Saving {
   shm::Shape shape;
   std::vector<SavePart> parts;  // by local rank
   std::vector<checkpoints::SavedParameter> parameters;
-  // But for its files; left_out: its hash, where the job knows it already.
+  // Without its files; left_out has its hash if the job knows it already.
   checkpoints::Manifest manifest;
   std::vector<uint64_t> updates;  // by parameter that is trained: Adam's count
-  uint64_t rate_bytes_s = 0;      // of the disk at most; 0: no limit
+  uint64_t rate_bytes_s = 0;      // most bytes per second of the disk; 0: no limit
   uint32_t threads = 1;
   int wake_fd = -1;  // an eventfd, written when the snapshot has moved
 
@@ -78,11 +78,11 @@ struct Saving {
 
   // The event loop's alone.
   FolderWatch watch;
-  uint32_t staged_told = 0;   // chunks placed on the GPU that ranks have heard of
-  int64_t held_since_ns = 0;  // updates, or a step, wait for it; 0: nothing does
+  uint32_t staged_told = 0;   // written chunks placed on the GPU that ranks have heard of
+  int64_t held_since_ns = 0;  // since when updates, or a step, wait for it; 0: nothing does
   int64_t stall_ns = 0;
 
-  // Memory that it takes beside the job's: what there may be, and what there is.
+  // Memory beside the job's: the most that it may take, and what it takes now.
   uint64_t memory_bytes() const { return parts_bytes() + snapshot->shadow_bytes(); }
   uint64_t there_bytes() const { return parts_bytes() + snapshot->shadow_there_bytes(); }
 
@@ -94,9 +94,9 @@ struct Saving {
   }
 };
 
-// Writes all of it, and publishes it. A background thread, with `threads` - 1 of its own. Sets what
-// stands under "Once it is over"; every gate of the snapshot is open then, and the descriptors of
-// the parts are closed, here, since a file system may take its time for that, too.
+// Writes the folder, and publishes it. For a background thread, with `threads` - 1 more. Sets the
+// members under "Once it is over". Then every gate of the snapshot is open, and the descriptors of
+// the parts are closed; a file system may take its time for that, so it happens here.
 void write_save(Saving& saving);
 
 // States that come from a stored folder. Shared as above.
@@ -120,12 +120,13 @@ struct Restoring {
   Status status;
   uint64_t step = 0, applied = 0;
   std::vector<uint64_t> updates;  // by wanted parameter
-  bool touched = false;           // states are not what they were
+  bool touched = false;           // states have been changed
 
   FolderWatch watch;  // the event loop's alone
 };
 
-// Reads it into the ranks' memory: chunks placed on the CPU and frozen ones. A background thread.
+// Reads it into the ranks' memory: chunks placed on the CPU and frozen ones. For a background
+// thread.
 void read_restore(Restoring& restoring);
 
 }  // namespace elixir::daemon

@@ -24,8 +24,8 @@ struct Reservation {
   std::shared_ptr<FillProgress> progress;  // shared with the threads that fill
 };
 
-// The message with descriptors that a rank is to get next. The kernel bounds how many descriptors a
-// user has under way, so it may have to be sent again.
+// The message with descriptors that a rank gets next. The kernel limits a user's descriptors in
+// flight, so it may have to be sent again.
 enum class Owed { kNothing, kAttachReply, kRanksReady };
 
 // One rank of a job. Owned by the event loop, like everything in this file.
@@ -38,7 +38,7 @@ struct Session {
   pid_t pid = -1;
   bool pins_params = false;   // RankWishes'
   uint32_t worker_group = 0;  // on the node where its memory lies
-  int memory_node = -1;       // that one; -1: there is no other
+  int memory_node = -1;       // that node; -1: there is only one
   int socket = -1;            // of its Connection; -1: gone
   Owed owed = Owed::kNothing;
   std::string routing_id;                  // of its ZeroMQ peer; "": has not said hello
@@ -46,17 +46,17 @@ struct Session {
   std::unique_ptr<SessionMemory> memory;   // null while it is being reserved
   std::optional<uint64_t> await_ready_id;  // request to answer when the job is loaded
   bool awaits_all_ranks = false;           // and when every rank has asked
-  // Its requests for folders: so many have come, were heard, are over; and which of those behind
-  // `requests_over` are over, too: they end in any order, and are told of in theirs.
+  // Its requests for folders: how many have come, how many are over, and which later ones are over,
+  // too. They end in any order, and are reported in theirs.
   uint32_t requests_come = 0, requests_over = 0;
   std::vector<uint32_t> over_early = {};
-  // Of its chunk records, when all were looked at last: ControlHeader::publications before, which
-  // step was awaited, and whether one was of a later step.
+  // From the last look at all of its chunk records: ControlHeader::publications before it, the
+  // awaited step, and whether a record was of a later step.
   uint32_t noted_publications = 0;
   uint32_t noted_step = 0;
   bool noted_ahead = false;
-  // When it last came on: its memory was there, it posted a step, it began a call. From then on it
-  // may be waiting for others.
+  // The time of its last progress: its memory was there, it posted a step, or it began a call. It
+  // may be waiting for others since then.
   int64_t moved_ns = 0;
   WaitNotes wait_notes{30, 10};
 

@@ -21,9 +21,9 @@ static_assert(sizeof(optim::RedoRecord) <= shm::kRedoRecordBytes);
 // The memfds of one session, mapped, reserved in full and bound to a NUMA node. Movable; the
 // memory is freed when it is destroyed here and unmapped by the trainers.
 //
-// A trainer can write control, grads and swing, and, if it page-locks them, the params it reads.
-// What is read in control is copied before use; any bits are a gradient or a state. state and sums
-// are written here alone: what says where something is written (the redo records) lies there.
+// A trainer can write control, grads and swing, and, if it page-locks them, the params that it
+// reads. So everything in control is copied before use; any bits are a valid gradient or state.
+// Only elixird writes state and sums, where the redo records say where something is written.
 class SessionMemory {
  public:
   struct Options {
@@ -35,42 +35,42 @@ class SessionMemory {
     FillOptions fill = {};
   };
 
-  // Takes as long as the kernel needs to clear the pages: seconds for large models. What was
-  // reserved before a failure is given back before it returns.
+  // Takes as long as the kernel needs to clear the pages: seconds for large models. After a
+  // failure, it gives back what it has reserved before it returns.
   static Result<SessionMemory> create(const Options& options);
 
   const shm::Segment& control() const { return control_; }
   const shm::Segment& grads() const { return grads_; }
   const shm::Segment& params() const { return params_; }
   const shm::Segment& state() const { return state_; }
-  // Without a page before it is filled.
+  // Has no page before it is filled.
   const shm::Segment& sums() const { return sums_; }
   // Null: without swing chunks.
   const shm::Segment* swing() const { return swing_ ? &*swing_ : nullptr; }
   // A descriptor of sums that cannot be mapped for writing.
   int sums_for_reading() const { return sums_for_reading_.get(); }
-  // What RanksReady carries of this session: descriptors that cannot be mapped for writing, but for
-  // params and swing memory `to_be_pinned`, and swing memory `to_owner`.
+  // The descriptors of this session in RanksReady. They cannot be mapped for writing, except params
+  // and swing memory with `to_be_pinned`, and swing memory with `to_owner`.
   std::vector<int> for_ranks(bool to_be_pinned, bool to_owner) const;
-  // Once every rank has been sent what it maps: closes the descriptors that were for sending.
+  // Call it once every rank has been sent its descriptors: closes those that were for sending.
   void close_for_ranks();
-  // Once every trainer has mapped what it maps.
+  // Call it once every trainer has mapped its memory.
   Status close_to_new_writers();
-  // A trainer, whose memory this is for writing, has taken pages back that were reserved, or a page
-  // could not be had when it was used. Whatever was there is lost.
+  // Whether pages are lost, with what was there: a trainer that may write here has taken reserved
+  // ones back, or a page could not be had when it was used.
   bool lost_pages() const;
-  // Every chunk lies in its first slot.
+  // Puts every chunk into its first slot.
   void put_chunks_first() const;
-  // Sums that were filled later are there. Said again, it changes nothing.
+  // Sums that are filled later are there now. Calling it again changes nothing.
   void sums_filled();
-  // Of what is filled: what the system may not swap out; what it has swapped out of the rest, as
-  // look_for_swapped() finds it, piece by piece; what lies elsewhere than on Options::numa_node
-  // (none: the system does not tell).
+  // Bytes of the filled memory: those that the system may not swap out; those of the rest that it
+  // has swapped out, as look_for_swapped() finds them, piece by piece; and those that are not on
+  // Options::numa_node. Empty: the system does not tell.
   uint64_t locked_bytes() const { return locked_bytes_; }
   std::optional<uint64_t> swapped_bytes() const { return swap_watch_.swapped_bytes(); }
   void look_for_swapped(uint64_t bytes) { swap_watch_.look(bytes); }
   std::optional<uint64_t> off_node_bytes() const { return off_node_bytes_; }
-  // But for sums.
+  // Bytes of all segments but sums.
   uint64_t bytes() const {
     return control_.bytes() + grads_.bytes() + params_.bytes() + state_.bytes() +
            (swing_ ? swing_->bytes() : 0);
@@ -130,13 +130,13 @@ class SessionMemory {
   std::byte* master(uint32_t slot, uint64_t at) const;
   float* moment(uint32_t moment, uint32_t slot, uint64_t at) const;
   optim::StatePlace place(uint32_t slot, uint64_t at) const;
-  // Element `at` of this rank's shard of a chunk. REQUIRES, of who reads or writes there: sums() is
-  // filled.
+  // Element `at` of this rank's shard of a chunk. REQUIRES, before reading or writing there: sums()
+  // is filled.
   float* grad_sum(uint32_t chunk, uint64_t at) const {
     return reinterpret_cast<float*>(sums_.data()) + chunk * shape_.shard_numel() + at;
   }
-  // Element `at` of the chunk's slot: of the whole chunk, or of this rank's shard, as the exchange
-  // has it.
+  // Element `at` of the chunk's slot: of the whole chunk, or of this rank's shard, depending on the
+  // exchange.
   const std::byte* grad(uint32_t chunk, uint64_t at) const {
     return grads_.data() + shape_.grad_slot_offset(chunk) + at * element_bytes(shape_.type);
   }

@@ -14,34 +14,35 @@
 namespace elixir::daemon {
 
 // The states of a job as they are after one step, while writers bring them to a disk and the job
-// goes on. From the step's end until the next one's updates nothing changes them. Then a chunk that
-// is not written yet is copied, slice by slice, before each slice is updated, while there is room
-// for copies (the shadow); where there is none, its update is held until a writer is done with it.
-// A writer that has such a chunk in hand while there is room puts it back, to write it from its
-// copy.
+// continues. Nothing changes them before the next step's updates. Then a chunk that is not written
+// yet is copied, slice by slice, before each slice is updated. If there is no room for copies (the
+// shadow), its update is held until a writer is done with it. If a writer has such a chunk in hand
+// and there is room, it puts the chunk back, to write it from its copy.
 //
-// Invariant: every chunk is in exactly one of these, and moves down alone:
+// Invariant: every chunk is in exactly one of these, and only moves forward:
 //
 //   placed on the CPU, frozen   live -> written from its own memory -> written
 //                               live, or put back -> being copied -> copied -> written from the
 //                               copy -> written
 //   placed on the GPU           awaited, until every rank has staged it -> staged -> written
 //
-// Swing chunks move out of place and are never copied: what moves into a slot waits for its writer.
+// Swing chunks move out of place and are never copied: a move into a slot waits for the slot's
+// writer.
 //
-// A writer takes what is staged first, since trainers wait for it, then live chunks, first those
-// that swing, then the others in the order of their next update, then copies.
+// A writer takes staged chunks first, because trainers wait for them. Live chunks follow: first
+// those that swing, then the others in the order of their next update. Copies come last.
 //
-// The event loop asks, workers copy, writers take: one mutex, a few times a chunk.
+// The event loop asks, workers copy, writers take, under one mutex that is locked a few times per
+// chunk.
 class Snapshot {
  public:
   struct Rank {
     const SessionMemory* memory;  // outlives this object
     uint32_t shard;
-    const std::byte* staging = nullptr;  // Shape::image_bytes(), where chunks are placed on the GPU
+    const std::byte* staging = nullptr;  // Shape::image_bytes(), if chunks are placed on the GPU
   };
-  // `shadow_bytes`: what copies may take. Memory of a copy is taken when it is first written.
-  // `slots`: as they are after the step.
+  // `shadow_bytes`: the most memory of copies. A copy takes its memory when it is first written.
+  // `slots`: those after the step.
   Snapshot(const shm::Shape& shape, const StateSlots& slots, std::vector<Rank> ranks,
            uint64_t shadow_bytes);
   ~Snapshot();
@@ -49,20 +50,21 @@ class Snapshot {
 
   // ---- the event loop ----
 
-  // Of a chunk, placed on the CPU, that is to be updated now where it lies. kCopy: room for its
-  // copy is taken, and the update must copy each slice before it changes it.
+  // Call it before a chunk placed on the CPU is updated in place. kCopy: room for its copy is
+  // taken, and the update must copy each slice before it changes it.
   enum class Gate { kOpen, kCopy, kHeld };
   Gate ask(uint32_t chunk, uint32_t slot);
-  // Nothing of the step is read any more in a slot where the chunk lay: others may write there.
+  // Whether writers have left a slot in which the chunk was: they read no more of the step there,
+  // so others may write there.
   bool left(uint32_t chunk, uint32_t slot) const;
-  // The other way round; then a writer wakes the event loop when it is done with a chunk.
+  // The opposite. If it holds, a writer wakes the event loop when it is done with a chunk.
   bool holds(uint32_t chunk, uint32_t slot);
-  // A rank has staged a chunk placed on the GPU. False: not the one that is awaited of it.
+  // A rank has staged a chunk placed on the GPU. False if it is not the awaited one.
   bool staged(uint32_t local_rank, uint32_t chunk);
-  // Chunks placed on the GPU that are written: so many of its images a rank may forget.
+  // How many chunks placed on the GPU are written: a rank may forget as many of its images.
   uint32_t staged_written() const;
   bool awaits_staging() const;
-  // It is over, whatever is not written: next() ends, every gate is open.
+  // Ends it, even if not all is written: next() ends, and every gate is open.
   void end();
   uint64_t shadow_peak_bytes() const;
   uint64_t shadow_bytes() const { return n_slots_ * slot_bytes_; }
@@ -80,7 +82,7 @@ class Snapshot {
 
   // ---- writers ----
 
-  // A rank's shard of a chunk, by array; null where there is none.
+  // A rank's shard of a chunk, by array; null if there is none.
   struct Arrays {
     uint32_t shard = 0;
     const std::byte* param = nullptr;
@@ -91,16 +93,17 @@ class Snapshot {
     uint32_t chunk = 0;
     std::vector<Arrays> ranks;  // by local rank
   };
-  // Waits for a chunk to write. Nothing: all are written or in other writers' hands, or it is over.
+  // Waits for a chunk to write. Empty if all are written or in other writers' hands, or if it is
+  // over.
   std::optional<Item> next();
-  // Takes the memory of copies that may still be needed, so that no worker waits for it to be
-  // cleared. One thread, beside the others; returns when there is no more to be taken.
+  // Takes the memory of copies that may still be needed, so that no worker waits while it is
+  // cleared. For one thread beside the others; returns when no more is needed.
   void take_shadow_memory();
-  // Asked now and then while a chunk is written: an update waits for it and there is room for its
-  // copy. Then the writer's part is over; it wakes the event loop, and the chunk comes again, from
-  // the copy, and all of it.
+  // Call it now and then while a chunk is written. True: an update waits for it, and there is room
+  // for its copy. Then the writer's part is over; it wakes the event loop, and the whole chunk
+  // comes again, from the copy.
   bool put_back_if_wanted(uint32_t chunk);
-  // True: the event loop waits for something of the kind.
+  // The chunk is written. True if the event loop waits for such a chunk.
   bool written(uint32_t chunk);
   bool all_written() const;
 
@@ -143,8 +146,9 @@ class Snapshot {
   std::vector<uint32_t> free_slots_ ELIXIR_GUARDED_BY(mutex_);
   std::deque<uint32_t> copies_ ELIXIR_GUARDED_BY(mutex_);   // copied, first come first
   std::vector<uint32_t> staged_ ELIXIR_GUARDED_BY(mutex_);  // by local rank: so many chunks
-  uint32_t n_begun_ ELIXIR_GUARDED_BY(mutex_) = 0;  // in_order(): so many, the first, are not live
-  uint32_t to_copy_ ELIXIR_GUARDED_BY(mutex_);      // that an update may copy, not written
+  // so many, the first of in_order(), are not live
+  uint32_t n_begun_ ELIXIR_GUARDED_BY(mutex_) = 0;
+  uint32_t to_copy_ ELIXIR_GUARDED_BY(mutex_);      // not written, and an update may copy it
   uint32_t left_ ELIXIR_GUARDED_BY(mutex_);         // not written
   uint32_t in_hand_ ELIXIR_GUARDED_BY(mutex_) = 0;  // of writers
   uint32_t staged_written_ ELIXIR_GUARDED_BY(mutex_) = 0;

@@ -9,12 +9,12 @@
 
 namespace elixir::daemon {
 
-// In which slot of its ranks' memory each chunk's weights and states lie, the same on all ranks of
-// the node, and which slots are spare. A chunk moves by exchanging its slot for a spare one that
-// has the next step's: an early update for any that is spare, a swing chunk for that of its lane.
+// The slot of its ranks' memory that has each chunk's weights and states, the same on all ranks of
+// the node; and the spare slots. A chunk moves by exchanging its slot for a spare one that has the
+// next step's states: for an early update any spare slot, for a swing chunk that of its lane.
 //
-// The event loop's; workers read it while they have work that was handed out after the last change,
-// ordered by the pool's mutex.
+// Owned by the event loop. Workers read it while they have work that was handed out after the last
+// change, ordered by the pool's mutex.
 class StateSlots {
  public:
   explicit StateSlots(const shm::Shape& shape)
@@ -34,7 +34,7 @@ class StateSlots {
     }
   }
 
-  // Of a chunk that elixird keeps.
+  // The slot of a chunk that elixird keeps.
   uint32_t of(uint32_t chunk) const {
     return slot_of_[chunk < n_chunks_ ? chunk : chunk - n_gpu_chunks_];
   }
@@ -49,7 +49,8 @@ class StateSlots {
   }
   void give_back(uint32_t slot) { spare_.push_back(slot); }
 
-  // The chunk lies in `slot` from here on; returns where it was. REQUIRES: a spare one, taken.
+  // The chunk is in `slot` from now on; returns its slot before. REQUIRES: a spare one that was
+  // taken.
   uint32_t exchange(uint32_t chunk, uint32_t slot) {
     ELIXIR_CHECK(chunk < n_chunks_, "chunk {} of {} has moved", chunk, n_chunks_);
     return std::exchange(slot_of_[chunk], slot);
@@ -61,7 +62,7 @@ class StateSlots {
     uint32_t slot, left_by;
   };
   const Lane& lane(uint32_t lane) const { return lanes_[lane]; }
-  // The swing chunk lies in the lane's slot from here on, which has that of the chunk.
+  // Exchanges the slots of the swing chunk and the lane.
   void swing(uint32_t chunk, uint32_t lane) {
     lanes_[lane] = {exchange(chunk, lanes_[lane].slot), chunk};
   }

@@ -21,16 +21,16 @@ struct StepViolation {
 StepViolation check_step_records(std::span<const shm::StepRecord> records, uint32_t step,
                                  uint32_t n_moments);
 
-// Of a job with immediate updates: no clipping and no check, and, where the step was opened with
-// `open` (else null), the hyperparameters of then.
+// Checks for a job with immediate updates: no clipping, no check of finite gradients, and the
+// hyperparameters of `open`, with which the step was opened (null: it was not).
 bool same_hyperparameters(const shm::StepRecord& a, const shm::StepRecord& b);
 StepViolation check_immediate(std::span<const shm::StepRecord> records,
                               const shm::StepRecord* open);
 
-// StepRecord::norm where trainers have summed it up: the same on every rank.
+// Checks that StepRecord::norm, which trainers have summed up, is the same on every rank.
 StepViolation check_equal_norms(std::span<const shm::StepRecord> records);
 
-// What the kernel needs of a record that passed; `group` < n_groups.
+// The kernel's terms, from a record that passed; `group` < n_groups.
 optim::AdamOptions adam_options(const shm::StepRecord& record, uint32_t group);
 optim::VerdictTerms verdict_terms(const shm::StepRecord& record);
 

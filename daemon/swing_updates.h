@@ -11,10 +11,10 @@ namespace elixir::daemon {
 
 // Updates of the swing chunks in one step: which of them trainers may make, which ranks of this
 // node have made theirs, and which chunks are published. Each rank updates its own shard of each
-// chunk; a chunk is published once all ranks have, and behind the chunk before it in its lane, so
-// that a lane's slots change hands in one order.
+// chunk. A chunk is published once all ranks have updated it, and after the chunk before it in its
+// lane, so that a lane's slots change hands in one order.
 //
-// No thread, memory or clock; the event loop's. Allocates at construction alone.
+// Owned by the event loop. No thread, memory of a job or clock. Allocates only at construction.
 class SwingUpdates {
  public:
   SwingUpdates(const shm::Shape& shape, uint32_t ranks)
@@ -30,7 +30,7 @@ class SwingUpdates {
   uint32_t end() const { return first_ + n_chunks(); }
   uint32_t n_chunks() const { return static_cast<uint32_t>(chunks_.size()); }
 
-  // The step's gradients are all there, and it is not skipped. REQUIRES: over().
+  // Begins the step: its gradients are all there, and it is not skipped. REQUIRES: over().
   void begin(uint32_t step) {
     ELIXIR_CHECK(over(), "step {} begins, and {} swing chunks wait for step {}", step, left_,
                  step_);
@@ -44,9 +44,9 @@ class SwingUpdates {
     first_closed_ = first_;
     awaits_sums_ = false;
   }
-  // Every chunk is published, or the step is given up.
+  // Whether every chunk is published, or the step is given up.
   bool over() const { return left_ == 0; }
-  // begin() was, and end_step() not yet.
+  // Whether begin() was called, and end_step() not yet.
   bool begun() const { return begun_; }
   void end_step() { begun_ = false; }
   void give_up() {
@@ -60,8 +60,8 @@ class SwingUpdates {
   // Trainers may update the chunk.
   void open(uint32_t chunk) { at(chunk).open = true; }
   bool is_open(uint32_t chunk) const { return at(chunk).open; }
-  // The first that is neither open nor waits for its sum; end(): none. All calls of a step together
-  // look at each chunk twice at most.
+  // The first chunk that is neither open nor waits for its sum; end(): none. All calls of a step
+  // together look at each chunk twice at most.
   uint32_t first_to_open() {
     while (first_closed_ < end() && (is_open(first_closed_) || at(first_closed_).awaits_sum)) {
       ++first_closed_;
@@ -82,8 +82,8 @@ class SwingUpdates {
     first_closed_ = first_;
   }
 
-  // What a rank's SwingRecord says: the step of its last update. False: neither what it has said
-  // before nor the step in flight, or a chunk that is not open.
+  // Notes the step of a rank's last update, as its SwingRecord says. False: it is neither the step
+  // noted before nor the step in flight, or the chunk is not open.
   bool note(uint32_t rank, uint32_t chunk, uint32_t step) {
     uint32_t& before = told_steps_[uint64_t{rank} * n_chunks() + (chunk - first_)];
     if (step == before) return true;
@@ -95,18 +95,18 @@ class SwingUpdates {
   // elixird has made the update of these ranks, a bit each.
   void take_over(uint32_t chunk, uint64_t ranks) { at(chunk).ranks |= ranks; }
   bool has(uint32_t rank, uint32_t chunk) const { return (at(chunk).ranks >> rank & 1) != 0; }
-  // The first that the rank has not updated; end(): none.
+  // The first chunk that the rank has not updated; end(): none.
   uint32_t first_missing(uint32_t rank) {
     uint32_t& chunk = first_missing_[rank];
     while (chunk < end() && has(rank, chunk)) ++chunk;
     return chunk;
   }
 
-  // All ranks have updated it, and it is next in its lane.
+  // Whether all ranks have updated it, and it is next in its lane.
   bool may_publish(uint32_t chunk) const {
     return !given_up_ && at(chunk).ranks == all_ranks() && is_next(chunk);
   }
-  // The first of the lane that is not published; end() or beyond: none.
+  // The first chunk of the lane that is not published; end() or beyond: none.
   uint32_t next_in_lane(uint32_t lane) const { return next_in_lane_[lane]; }
   bool is_next(uint32_t chunk) const { return next_in_lane_[lane_of(chunk)] == chunk; }
   void publish(uint32_t chunk) {
@@ -133,7 +133,7 @@ class SwingUpdates {
   uint32_t first_closed_ = 0;  // all before it are open, or wait for their sums
   std::vector<Chunk> chunks_;
   std::vector<uint32_t> told_steps_;     // rank by rank, all chunks
-  std::vector<uint32_t> first_missing_;  // by rank: none before it is
+  std::vector<uint32_t> first_missing_;  // by rank: no chunk before it is missing
   std::vector<uint32_t> next_in_lane_;
 };
 

@@ -19,7 +19,7 @@ struct RankWait {
 // seen.
 std::vector<RankWait> waits_of(const Job& job);
 
-// In the log: once ten seconds of a wait are over, then every thirty.
+// Logs a wait after ten seconds, then every thirty.
 void say_who_waits(const Job& job, int64_t now_ns);
 
 }  // namespace elixir::daemon

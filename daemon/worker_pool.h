@@ -13,17 +13,18 @@ namespace elixir::daemon {
 
 // The worker threads, a group per NUMA node, each bound to its node's processors.
 //
-// A work is active from submit() until every slice is taken and no thread holds the work; then it
-// is in take_done(), exactly once. A thread takes all active works together and alternates between
-// them slice by slice, so jobs share the machine evenly; it comes back for the mutex only when the
-// set of works changes or the slices of one run out. A work that takes a few threads at most takes
-// idle ones, so that several such works do not crowd together on the first threads. Allocates at
-// construction alone.
+// A work is active from submit() until every slice is taken and no thread holds the work; then
+// take_done() returns it, exactly once. A thread takes all active works together and alternates
+// between them slice by slice, so jobs share the machine evenly. It returns to the mutex only when
+// the set of works changes or the slices of one run out. A work with a small limit of threads takes
+// idle ones, so that several such works do not crowd on the first threads. Allocates only at
+// construction.
 class WorkerPool {
  public:
-  // Threads by group; `done_fd` is an eventfd written whenever take_done() has something new. Where
-  // the system refuses a thread (ulimit -u), it goes on with those that have started, and says so;
-  // throws std::system_error where a group has none. So many works are active at a time, at most.
+  // `groups`: threads by group; `done_fd`: an eventfd written whenever take_done() has something
+  // new; `most_works`: works that may be active at a time. If the system refuses a thread (ulimit
+  // -u), the pool works with those that have started, and says so; throws std::system_error if a
+  // group has none.
   WorkerPool(std::vector<NodeThreads> groups, int done_fd, uint32_t most_works);
   ~WorkerPool();
   WorkerPool(const WorkerPool&) = delete;
@@ -34,7 +35,7 @@ class WorkerPool {
   // REQUIRES: `work` is not active, and outlives its return by take_done() (its Job is kept so
   // long: JobPorts::over).
   void submit(JobWork* work);
-  // Null: there is none.
+  // Null if there is none.
   JobWork* take_done();
 
  private:

@@ -18,9 +18,9 @@ struct RouterMessage {
   int connection = -1;      // that brought it (note_brought); -1: not known
 };
 
-// A ZeroMQ ROUTER on an ipc path with the settings that are safe here: bounded messages, queues,
-// connections (daemon/zmq_gate.h) and linger, and an error instead of silence for a peer that is
-// gone. For one thread; take the folder's lock before, since a path that is bound is taken over.
+// A ZeroMQ ROUTER on an ipc path, with safe settings: bounded messages, queues, connections
+// (daemon/zmq_gate.h) and linger, and an error instead of silence for a peer that is gone. For one
+// thread. Take the folder's lock first, because it takes over a path that is already bound.
 class ZmqRouter {
  public:
   struct Options {
@@ -34,7 +34,7 @@ class ZmqRouter {
 
   // Readable when something may have arrived; edge-triggered: drain with receive().
   int fd() const;
-  // The next message, until the next call; null: there is none. Allocates nothing.
+  // The next message, valid until the next call; null if there is none. Allocates nothing.
   const RouterMessage* receive();
   // kUnavailable when the peer is gone or its queue is full.
   Status send(const std::string& routing_id, bool empty_delimiter, std::span<const std::byte> body);

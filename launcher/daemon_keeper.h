@@ -11,9 +11,9 @@
 
 namespace elixir::launcher {
 
-// The elixird of one launch. One that was there is adopted and left alone; one that this process
-// started is stopped and reaped by stop() or the destructor, and gets SIGTERM should this process
-// be killed. (Should that signal be lost, it still ends by itself once idle for kIdleSeconds.)
+// The elixird of one launch. If one was there already, it is used and left alone. If this process
+// started it, stop() or the destructor stops and reaps it, and it gets SIGTERM if this process is
+// killed. (If that signal is lost, it still ends by itself once idle for kIdleSeconds.)
 class DaemonKeeper {
  public:
   DaemonKeeper(shm::DaemonPlaces places, std::vector<std::string> daemon_arguments);
@@ -21,8 +21,8 @@ class DaemonKeeper {
   DaemonKeeper(const DaemonKeeper&) = delete;
   DaemonKeeper& operator=(const DaemonKeeper&) = delete;
 
-  // Makes sure that one listens, also after the first call, if it has ended since, and says where.
-  // `interrupted` is asked while it waits (shm::DaemonStart).
+  // Makes sure that an elixird listens, and returns where. Later calls do so again, if it has ended
+  // since. `interrupted` is asked while it waits (shm::DaemonStart).
   Result<shm::RuntimeFolder> ensure(const std::function<bool()>& interrupted);
 
   static constexpr int kIdleSeconds = 120;
@@ -30,11 +30,11 @@ class DaemonKeeper {
   // -1 when the daemon was not started here.
   pid_t pid() const { return pid_; }
 
-  // True when a daemon started here has jobs whose names do not begin with `own`;
-  // false when it has ended, or does not tell, asked three times, or until `interrupted`.
+  // True if an elixird started here has jobs whose names do not begin with `own`. False if it has
+  // ended, or does not answer three requests, or once `interrupted` says so.
   bool serves_others(const std::string& own, const std::function<bool()>& interrupted);
 
-  // SIGTERM, so that it finishes the step in hand; SIGKILL if that takes more than kStopMs.
+  // Sends SIGTERM, so that it finishes the current step; SIGKILL if that takes more than kStopMs.
   static constexpr int kStopMs = 20000;
   void stop();
 

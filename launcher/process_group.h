@@ -18,8 +18,8 @@ namespace elixir::launcher {
 inline constexpr int kSaveSignal = SIGUSR1;
 
 // While it lives, SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGCHLD are read from fd() instead of being
-// delivered, and a write to nobody is an error instead of SIGPIPE. One at a time; made before the
-// process has threads.
+// delivered, and a write to nobody is an error instead of SIGPIPE. Only one at a time; make it
+// before the process has threads.
 class SignalWatch {
  public:
   SignalWatch();
@@ -51,16 +51,16 @@ struct GroupOutcome {
   int exit_code = 0;     // of the first rank that failed, but for ranks that lost that one as their
                          // peer; 128 + signal if one killed it
   int failed_rank = -1;  // counted from first_rank on; -1: none failed
-  int stop_signal = 0;   // what this process was told to stop with; 0: nothing
+  int stop_signal = 0;   // the signal that told this process to stop; 0: none
 };
 
-// The processes of one attempt: one a rank, each in a session of its own, each killed if this
-// process dies. A rank is running or ended, and once one has ended badly, or a signal to stop has
-// come, the others have a deadline after which they are killed. When wait() returns, and when the
-// object is gone, no process of any rank's process group is left, children of ranks included (this
-// process becomes the subreaper, so that it can reap them).
+// The processes of one attempt: one per rank, each in its own session, each killed if this process
+// dies. A rank is running or has ended. Once one has ended badly, or a signal to stop has come, the
+// others have a deadline after which they are killed. When wait() returns, and when the object is
+// gone, no process of any rank's process group is left, children of ranks included. (This process
+// becomes the subreaper, so that it can reap them.)
 //
-// Not thread-safe. start(), then wait(), each once, while a SignalWatch lives.
+// Not thread-safe. Call start(), then wait(), each once, while a SignalWatch lives.
 class ProcessGroup {
  public:
   explicit ProcessGroup(GroupOptions options);
@@ -68,18 +68,18 @@ class ProcessGroup {
   ProcessGroup(const ProcessGroup&) = delete;
   ProcessGroup& operator=(const ProcessGroup&) = delete;
 
-  // kInvalidArgument when the program cannot be started; ranks that were are ended.
+  // kInvalidArgument if the program cannot be started; ranks that were started are ended.
   Status start();
 
   static constexpr int kAskMs = 60000;
 
-  // Passes output and signals on until every rank has ended. kSaveSignal goes to what handles it
-  // alone, as soon as something of a rank does, for kAskMs.
+  // Passes output and signals on until every rank has ended. kSaveSignal goes only to processes
+  // that handle it, as soon as a process of a rank does, for kAskMs.
   GroupOutcome wait(const SignalWatch& signals);
 
  private:
   struct Stream {
-    UniqueFd pipe;  // none once at its end
+    UniqueFd pipe;  // invalid once at its end
     LinePrefixer prefixer;
     OutputStream* target;
   };

@@ -18,7 +18,7 @@
 
 namespace elixir::shm {
 
-// Of one packet: params, state and peer of every rank of a node.
+// The most descriptors of one packet: params, state and peer of every rank of a node.
 inline constexpr uint32_t kMaxFds = 3 * kMaxLocalRanks;
 
 struct PeerCredentials {
@@ -35,23 +35,23 @@ struct Packet {
 
 // Binds `path` (removing a stale file: take the runtime folder's lock first), mode 0600.
 Result<UniqueFd> listen_attach(const std::string& path);
-// The same for another type of AF_UNIX socket (SOCK_STREAM).
+// listen_attach() for another type of AF_UNIX socket (SOCK_STREAM).
 Result<UniqueFd> listen_on(const std::string& path, int type);
 
-// kUnavailable when nobody listens; kTimedOut when somebody does who accepts nobody, so that the
-// backlog has been full for `timeout_ms`.
+// kUnavailable if nobody listens; kTimedOut if the listener accepts nobody, so that the backlog has
+// been full for `timeout_ms`.
 Result<UniqueFd> connect_attach(const std::string& path, int timeout_ms = 10000);
-// Never waits, whoever listens. Where it fails errno says why: EAGAIN where somebody listens whose
-// backlog is full. `type`: as of listen_on().
+// Never waits. If it fails, errno says why: EAGAIN if the listener's backlog is full. `type`: as
+// for listen_on().
 Result<UniqueFd> connect_now(const std::string& path, int type);
-// Whether or not it accepts anybody. Does not wait.
+// True even if the listener accepts nobody. Does not wait.
 bool somebody_listens(const std::string& path);
 
 Result<UniqueFd> accept_attach(int listener);
 Result<PeerCredentials> peer_credentials(int socket);
-// A pidfd of the process that connected: readable once it has ended, whoever else holds its end of
-// the socket (end-of-file waits for its forked children, too). Invalid where it cannot be had: the
-// process is of another pid namespace, or gone, or the kernel is older than 5.3.
+// A pidfd of the process that connected. It is readable once that has ended, even if others hold
+// its end of the socket. (End-of-file waits for its forked children, too.) Invalid if it cannot be
+// had: the process is of another pid namespace, or gone, or the kernel is older than 5.3.
 UniqueFd peer_process(int socket);
 
 // Sends one packet with up to kMaxFds descriptors. Never SIGPIPE; never waits longer than

@@ -12,11 +12,11 @@
 
 namespace elixir::shm {
 
-// True when an elixird listens in the folder, be it one that hangs. Does not wait.
+// True if an elixird listens in the folder, even one that hangs. Does not wait.
 bool daemon_listens(const RuntimeFolder& folder);
 
-// Where the launch finds its elixird: in `own`, else in the first of the services where one
-// listens; else `own`, where none listens now. Does not wait.
+// The folder where the launch finds its elixird: `own` if one listens there, else the first service
+// where one listens, else `own`. Does not wait.
 RuntimeFolder daemon_folder(const DaemonPlaces& places);
 
 struct DaemonStart {
@@ -31,12 +31,12 @@ struct FoundDaemon {
   pid_t pid = -1;        // -1: one was there already
 };
 
-// Finds the launch's elixird or starts one in places.own (flock on start_lock_file decides who, so
-// that of many ranks one does; kTimedOut where another holds that for three times `timeout_ms`).
-// All ranks of a launch get the same one, also where a service begins to listen meanwhile. Its
-// output goes to log_file(). The program is $ELIXIRD, else elixird beside this program or in bin/
-// beside its folder or libelixir.so's, else the one in PATH. kUnavailable, with the log's last
-// lines, when it does not come up.
+// Finds the launch's elixird or starts one in places.own. flock on start_lock_file decides which
+// rank starts it; kTimedOut if another process holds that for three times `timeout_ms`. All ranks
+// of a launch get the same one, even if a service begins to listen in between. Its output goes to
+// log_file(). The program is $ELIXIRD, else elixird beside this program or in bin/ beside its
+// folder or libelixir.so's, else the one in PATH. kUnavailable, with the log's last lines, if it
+// does not come up.
 Result<FoundDaemon> find_or_start_daemon(const DaemonPlaces& places, const DaemonStart& start);
 
 }  // namespace elixir::shm

@@ -1,7 +1,7 @@
 #pragma once
 
-// What lies in shared memory: the memfds of a session, shm/README.md is the same in prose. Every
-// field has one writer.
+// The content of shared memory: the memfds of a session. shm/README.md says the same in prose.
+// Every field has one writer.
 //
 // clang-format off
 //   control   ControlHeader, then kStepRing each of StepRecord, StepResult and UpdateResult, then
@@ -31,7 +31,7 @@ namespace elixir::shm {
 inline constexpr uint64_t kControlMagic = 0x4c52544358494c45;  // "ELIXCTRL", little endian
 
 // Raise it when any struct or constant of this file, of shm/shape.h or of shm/messages.h changes;
-// then scripts/versions.py --store.
+// then run scripts/versions.py --store.
 inline constexpr uint32_t kLayoutVersion = 18;
 // versions.py: version 18, c4d83c809a61cc2f
 
@@ -39,7 +39,7 @@ inline constexpr uint32_t kLayoutVersion = 18;
 inline constexpr uint32_t kStepRing = 8;
 
 // A rank's requests for folders (SaveFolder, LoadFolder) whose results are kept. A trainer has at
-// most one less that are not over.
+// most kFolderRing - 1 that are not over.
 inline constexpr uint32_t kFolderRing = 4;
 
 // Before a rank's side memory (Shape::side_offset), written by that rank. Rank 0 broadcasts there:
@@ -55,7 +55,7 @@ inline constexpr uint32_t kMaxParamGroups = 8;
 
 inline constexpr size_t kCacheLine = 64;
 
-// Why elixird ended a session; 0 while it lives. Values of elixir::Code.
+// The reason why elixird ended a session; 0 while it lives. Values of elixir::Code.
 using FaultCode = uint32_t;
 
 struct ControlHeader {
@@ -77,12 +77,12 @@ struct ControlHeader {
   // Release: the hyperparameters of StepRecord[step] are there. Only with
   // StepRules::opens_steps(), before the first gradient of the step is published.
   std::atomic<uint32_t> open_step;
-  // Release, after any GradRecord was written: counts how often. elixird looks again only at the
-  // records of a rank whose count has moved.
+  // Release, after any GradRecord was written: the count of such writes. elixird looks again only
+  // at the records of a rank whose count has moved.
   std::atomic<uint32_t> publications;
-  // Release: the rank waits for grad_taken of the chunk with this number less one, and has
-  // published all that it has made; 0: it waits for none. Where all ranks that could publish wait
-  // so, elixird sums what there is. Cleared before the rank publishes again.
+  // Release: the rank waits for grad_taken of the chunk with this number minus one, and has
+  // published all that it has made; 0: it waits for none. If all ranks that could publish wait so,
+  // elixird sums what is there. Cleared before the rank publishes again.
   std::atomic<uint32_t> awaited_sum;
   uint32_t trainer_reserved[12];
 
@@ -92,14 +92,15 @@ struct ControlHeader {
   std::atomic<FaultCode> fault;
   std::atomic<uint32_t> fault_rank;  // meaningful once fault != 0
   // Release: every chunk's param slots hold the weights after this step, whatever its param_step
-  // says, for the step was skipped.
+  // says, because the step was skipped.
   std::atomic<uint32_t> skipped_through;
-  // Written by the trainer (shm/futex.h): its threads that sleep on a futex word of this line, and
-  // those that sleep on a param_step. Beside the words, for elixird has the line in hand.
+  // Written by the trainer (shm/futex.h): how many of its threads sleep on a futex word of this
+  // line, and how many on a param_step. They are beside the words, because elixird uses this line
+  // then.
   std::atomic<uint32_t> waiters, param_waiters;
-  // Written by elixird, futex words. Release: the rank's requests for folders up to this number
-  // were heard, and FolderResult says whether they were refused; are over, and it says how they
-  // ended.
+  // Written by elixird, futex words. Release: the rank's requests for folders up to heard_request
+  // were heard, and FolderResult says whether they were refused. Those up to ended_request are
+  // over, and it says how.
   std::atomic<uint32_t> heard_request, ended_request;
   // Release: so many StagedChunks of this rank have been taken; the staging memory is free again.
   std::atomic<uint32_t> staged_taken;
@@ -115,22 +116,22 @@ struct ParamGroupRecord {
   double hyper[kMaxHyper];  // as the rule's row in kUpdateRules names them; the others 0
 };
 
-// What a rank says of a trained parameter in a step, of each in the order of the parameter table:
-// kNoGradient, or 1 + the group whose hyperparameters it has. Written by the trainer before the
-// gradients of its chunk, of the first one of several, are published, and cleared for the next step
-// after a post; slot step % kStepRing. A parameter of which every rank of the node says kNoGradient
-// is left as it is, as torch::optim does with one whose .grad is undefined; those that say a group
-// must say the same.
+// A rank's word on each trained parameter in a step, in the order of the parameter table:
+// kNoGradient, or 1 + the group whose hyperparameters it has. The trainer writes it before it
+// publishes the gradients of the parameter's chunk (of several, the first), and clears it for the
+// next step after a post; slot step % kStepRing. If every rank of the node says kNoGradient, the
+// parameter stays as it is, as in torch::optim if .grad is undefined. Ranks that say a group must
+// say the same one.
 using GradGroup = std::atomic<uint8_t>;
 inline constexpr uint8_t kNoGradient = 0;
 static_assert(sizeof(GradGroup) == 1 && GradGroup::is_always_lock_free);
 
-// elixird hands on what any rank of the node asks for: so all do it after the same step.
+// elixird passes on what any rank of the node asks for, so that all do it after the same step.
 enum Ask : uint64_t { kAskSave = 1, kAskStop = 2 };
 
-// What one rank wants of one step: hyperparameters, and what it did. Written by the trainer before
-// it stores posted_step; slot step % kStepRing. All but norm, metric and what follows it must be
-// the same on all ranks, bit for bit.
+// One rank's record of one step: its hyperparameters, and what the rank did. Written by the trainer
+// before it stores posted_step; slot step % kStepRing. All fields before norm must be the same on
+// all ranks, bit for bit.
 struct StepRecord {
   uint32_t step;
   uint32_t rule;          // elixir::UpdateRule, the same in all steps
@@ -145,14 +146,14 @@ struct StepRecord {
   // chunks of all ranks, the same on each; elixird adds nothing.
   NormSum norm;
 
-  double metric;       // what the rank reported for this step, the loss as a rule
+  double metric;       // the rank's report for this step, usually the loss
   uint64_t gathers;    // chunks copied into the rCache in this step
   uint64_t evictions;  // blocks taken from one chunk for another in this step
   uint64_t h2d_bytes, d2h_bytes, d2d_bytes;
   uint64_t device_bytes;  // what Elixir holds on the device now
-  // Of the last step whose times were known at the post, this one on a CPU, an earlier one on a
-  // GPU, in nanoseconds: from the step() before to its own, what of that the device's operators
-  // waited for chunks and gradients, and how long each direction of the link was busy.
+  // Times in nanoseconds of the last step whose times were known at the post (this one on a CPU, an
+  // earlier one on a GPU): from the previous step() to its own; how much of that the device's
+  // operators waited for chunks and gradients; and how long each direction of the link was busy.
   uint64_t step_ns, exposed_ns, h2d_ns, d2h_ns;
   uint64_t pageable_bytes;  // of host memory that the device copies and that is not page-locked
   uint64_t late_wakes;  // since the attach: waits that ended by their timeout though the word had
@@ -161,13 +162,13 @@ struct StepRecord {
 };
 static_assert(sizeof(StepRecord) == 824);
 
-// What must be the same on all ranks: elixird compares those of its node, trainers tell one another
-// a hash of it.
+// The bytes that must be the same on all ranks. elixird compares those of its node, and trainers
+// compare a hash of them.
 inline std::span<const std::byte> hyperparameters_of(const StepRecord& record) {
   return std::as_bytes(std::span(&record, 1)).first(offsetof(StepRecord, norm));
 }
 
-// What became of one step. Written by elixird; slot step % kStepRing. Valid once committed_step >=
+// The outcome of one step. Written by elixird; slot step % kStepRing. Valid once committed_step >=
 // step.
 struct StepResult {
   uint32_t step;
@@ -181,23 +182,23 @@ struct StepResult {
 };
 static_assert(sizeof(StepResult) == 64);
 
-// What its update took. Written by elixird; slot step % kStepRing. Valid once finished_step >=
-// step, and apart from StepResult, which ranks read while the update runs.
+// The cost of a step's update. Written by elixird; slot step % kStepRing. Valid once finished_step
+// >= step. It is apart from StepResult, because ranks read that while the update runs.
 struct UpdateResult {
   uint32_t step;
   uint32_t early_chunks;   // updated into spare slots before the post
   uint64_t update_ns;      // worked on it, from the first slice on, without pauses between chunks
   uint64_t updated_numel;  // parameters of all ranks that elixird updated in it
-  uint32_t early_hits;     // of early_chunks, those that the verdict let stand
+  uint32_t early_hits;     // of early_chunks, those that the verdict kept
   uint32_t swing_chunks;   // that trainers updated
 };
 static_assert(sizeof(UpdateResult) == 32);
 
-// What became of a rank's request for a folder. Written by elixird; slot number % kFolderRing.
-// `refused` is valid once ControlHeader::heard_request >= number, code and text with it where it
-// was refused, all of it once ended_request >= number; done_bytes of bytes say meanwhile how far it
-// is. A request that was taken may be over, and have failed, before the rank looks: code alone does
-// not say that it was refused.
+// The outcome of a rank's request for a folder. Written by elixird; slot number % kFolderRing.
+// `refused` is valid once ControlHeader::heard_request >= number, and so are code and text if it is
+// 1. All fields are valid once ended_request >= number; until then done_bytes of bytes tell the
+// progress. A request that was taken may be over, and have failed, before the rank looks: code
+// alone does not say that it was refused.
 struct FolderResult {
   uint32_t number;
   uint32_t code;  // elixir::Code
@@ -219,22 +220,22 @@ static_assert(sizeof(FolderResult) == 1088);
 // once, ControlHeader::skipped_through = s. Steps count from 1; param_step 0 holds the initial
 // weights once the session is ready.
 //
-// The gradients of a step are those of its last publication, unless its micro-steps are to be
-// summed: before a trainer fills the slot for the next one, it asks for the sum of what is there
-// (to_sum) and waits until grad_taken has reached that revision. Without that it may publish a
-// chunk again as it likes. After it has dropped what it had published of the step (zero_grad()), it
-// counts that in `discards` and publishes every chunk again: sums are of gradients that as many
-// discards came before.
+// The gradients of a step are those of its last publication, unless its micro-steps are summed. For
+// that, a trainer asks for the sum of the slot's content (to_sum) before it fills the slot again,
+// and waits until grad_taken has reached that revision. Otherwise it may publish a chunk again as
+// it likes. After it has dropped what it had published of the step (zero_grad()), it counts that in
+// `discards` and publishes every chunk again: a sum has only gradients with equal counts of
+// discards.
 //
-// Each side writes records of its own. The trainer's are packed, four a cache line, for elixird
-// reads all of them once a step and rank; elixird's have a line each, for workers write those of
-// neighbours at a time.
+// Each side writes its own records. The trainer's are packed, four per cache line, because elixird
+// reads all of them once per step and rank. elixird's have a line each, because workers write
+// neighbouring ones at the same time.
 
-// One word, for whoever read the revision of one publication with the discards of the next would
-// sum it twice. Aligned so that clang, too, reads and writes it by one instruction.
+// One word, because a reader that got the revision of one publication with the discards of the next
+// would sum it twice. Aligned so that clang, too, reads and writes it by one instruction.
 struct alignas(8) GradPublication {
   uint32_t revision = 0;       // counts what was published, over all steps
-  uint32_t discards : 31 = 0;  // so often the rank has dropped gradients of the step before these
+  uint32_t discards : 31 = 0;  // how often the rank has dropped gradients of the step before these
   uint32_t to_sum : 1 = 0;     // is to be added to the sums; said as it is published, or later
 
   bool operator==(const GradPublication&) const = default;
@@ -246,16 +247,16 @@ static_assert(std::atomic<GradPublication>::is_always_lock_free);
 // the acquire in daemon/.
 struct GradRecord {
   std::atomic<uint32_t> grad_step;
-  std::atomic<uint32_t> grad_micro_step;  // of the step, from 1: which backward pass, as a rule
+  std::atomic<uint32_t> grad_micro_step;  // of the step, from 1: usually the backward pass
   std::atomic<GradPublication> grad_publication;
 };
 static_assert(sizeof(GradRecord) == 16);
 
 struct ChunkRecord {
-  // Written by elixird. Release, then a futex wake where `waiters` asks for it; pairs with the
-  // acquire in client/session.
+  // Written by elixird. Release, then a futex wake if `waiters` asks for it; pairs with the acquire
+  // in client/session.
   alignas(kCacheLine) std::atomic<uint32_t> param_step;
-  // The revision last added to the sums, or that was to be, and counts no more.
+  // The last revision that was added to the sums, or that no longer counts.
   std::atomic<uint32_t> grad_taken;
   // When the workers began the last update of the chunk, and ended it; CLOCK_MONOTONIC. Written
   // before param_step.
@@ -265,29 +266,28 @@ struct ChunkRecord {
   std::atomic<uint32_t> loads_taken;
   // Written by the trainer (shm/futex.h): its threads that sleep on a futex word of this record.
   std::atomic<uint32_t> waiters;
-  // Where its weights and states of param_step lie, the same on all ranks of the node: a slot.
-  // Written before param_step; no other step's are written there before every rank has posted the
-  // next one.
+  // The slot of its weights and states of param_step, the same on all ranks of the node. Written
+  // before param_step; no other step's are written there before every rank has posted the next one.
   std::atomic<uint32_t> slot;
-  // Of a swing chunk. Release, then futex wake: trainers may update it for this step. Pairs with
-  // the acquire in client/session; the word before it is written first. swing_sums: 1: its
-  // gradients are the FP32 sums, 0: what the ranks' grad slots hold.
+  // For a swing chunk. swing_step: release, then futex wake: trainers may update the chunk for this
+  // step. It pairs with the acquire in client/session; swing_sums is written first. swing_sums: 1:
+  // its gradients are the FP32 sums, 0: those in the ranks' grad slots.
   std::atomic<uint32_t> swing_sums, swing_step;
   uint32_t daemon_reserved[5];
 };
 static_assert(sizeof(ChunkRecord) == kCacheLine);
 
-// Of a swing chunk. Written by the trainer: the states of `step` of this rank's shard lie in
-// `slot`, the spare one of the chunk's lane (Shape::swing_lane). step last, with release, then a
-// SwingUpdated doorbell; pairs with the acquire in daemon/swing.
+// For a swing chunk, written by the trainer: the states of `step` of this rank's shard are in
+// `slot`, the spare one of the chunk's lane (Shape::swing_lane). `step` is written last, with
+// release, then a SwingUpdated doorbell follows. It pairs with the acquire in daemon/swing.
 struct SwingRecord {
   std::atomic<uint32_t> slot, step;
 };
 static_assert(sizeof(SwingRecord) == 8);
 
-// Of a trained parameter that has elements in a swing chunk. Written by elixird before it stores
-// swing_step of the chunk: what all ranks of the node say of it, as shm::GradGroup, and how often
-// it has been updated, this step included: Adam's step number.
+// For a trained parameter with elements in a swing chunk, written by elixird before it stores
+// swing_step of the chunk: the word of all ranks of the node on it (shm::GradGroup), and how often
+// it has been updated, this step included (Adam's step number).
 struct SwingParameter {
   std::atomic<uint32_t> group, updates;
 };

@@ -10,8 +10,8 @@
 
 namespace elixir::shm {
 
-// FP32 values on their way through slots that are as wide as the compute type: 16-bit slots take
-// them in two passes, FP32 slots in one (LoadPart).
+// The passes in which FP32 values go through slots as wide as the compute type: two for 16-bit
+// slots, one for FP32 slots (LoadPart).
 inline std::span<const LoadPart> load_parts(ComputeType type) {
   static constexpr LoadPart kOnePass[] = {LoadPart::kWhole};
   static constexpr LoadPart kTwoPasses[] = {LoadPart::kHighHalf, LoadPart::kLowHalf};
@@ -19,9 +19,9 @@ inline std::span<const LoadPart> load_parts(ComputeType type) {
   return kTwoPasses;
 }
 
-// Values of a frozen chunk are bytes, and go in one pass: 16 bits lie in the upper half of the word
-// where another chunk's FP32 value would be. No arithmetic touches them, so that what is a NaN to a
-// 16-bit type and means something else to a program comes through as it is.
+// Values of a frozen chunk are bytes, and go in one pass. A 16-bit value is in the upper half of
+// the word in which another chunk's FP32 value would be. No arithmetic touches them: bits that are
+// a NaN to a 16-bit type, and mean something else to a program, do not change.
 inline LoadPart frozen_part(ComputeType type) { return load_parts(type).front(); }
 
 inline void put_part(const float* values, uint64_t numel, LoadPart part, std::byte* slot) {

@@ -41,23 +41,24 @@ enum class MessageType : uint32_t {
   kSwingUpdated = 24,
 };
 
-// Where a rank stands among those of its job.
+// The place of a rank among those of its job.
 struct RankPosition {
   uint32_t rank = 0;         // among all of the job
   uint32_t local_rank = 0;   // on this node
   uint32_t local_ranks = 1;  // of the job on this node; with the host exchange, all
 };
 
-// What a rank asks for that its job may do without.
+// A rank's wishes, which its job may ignore.
 struct RankWishes {
   uint32_t workers = 0;    // at most so many of elixird's threads; 0: elixird's choice
   int32_t numa_node = -1;  // where the states should lie; -1: elixird's choice
-  // 1: the trainer page-locks the params it reads, which CUDA does with memory mapped for writing
-  // alone. RanksReady then brings descriptors of them that can be mapped so.
+  // 1: the trainer page-locks the params that it reads. CUDA does that only with memory mapped for
+  // writing, so RanksReady then brings descriptors of them that can be mapped so.
   uint32_t pins_params = 0;
 };
 
-// An encoded parameter table (shm/parameter_table.h), by which ranks compare theirs.
+// A digest of an encoded parameter table (shm/parameter_table.h), with which ranks' tables are
+// compared.
 struct TableDigest {
   uint64_t bytes = 0;
   uint64_t xxh64 = 0;
@@ -71,7 +72,7 @@ struct AttachRequest {
   char job[128];  // the same for every rank of a job, different for others
   Shape shape;
   StepRules rules;
-  TableDigest table;  // equal on every rank: the plan is one
+  TableDigest table;  // equal on every rank, because all have one plan
   RankPosition position;
   RankWishes wishes;
 };
@@ -97,11 +98,11 @@ struct Refusal {
 };
 static_assert(sizeof(Refusal) == 1056);
 
-// Every rank of the job on this node has attached. With it travel, for each of them in the order of
-// local ranks, its params and its state, with swing chunks its swing memory, and, with these or
-// side memory and the host exchange, its grads: for reading, but for a rank's own swing memory and
-// what RankWishes::pins_params asks for. Whoever maps something for writing does so before Hello:
-// once all ranks have sent it, elixird closes the session's memory to new writers.
+// Every rank of the job on this node has attached. It brings descriptors of each of them, in the
+// order of local ranks: its params and its state; with swing chunks its swing memory; and, with
+// these or side memory and the host exchange, its grads. They are for reading, except a rank's own
+// swing memory and what RankWishes::pins_params asks for. A rank maps memory for writing before
+// Hello: once all ranks have sent it, elixird closes the session's memory to new writers.
 struct RanksReady {
   static constexpr MessageType kType = MessageType::kRanksReady;
   MessageHeader header;
@@ -110,7 +111,7 @@ struct RanksReady {
 };
 static_assert(sizeof(RanksReady) == 40);
 
-// elixird ended the session, and why.
+// elixird has ended the session, for this reason.
 struct SessionFault {
   static constexpr MessageType kType = MessageType::kSessionFault;
   MessageHeader header;
@@ -134,28 +135,29 @@ inline constexpr uint32_t kHasStaging = 1, kHasLock = 2;
 // heard_request, ended_request, FolderResult. It opens nothing by a path: folders come as
 // descriptors, so it reads and writes no more than the trainer could.
 //
-// The states after `after_step`, the last step that the rank has posted, are to be written into a
-// new folder `name` of the one whose descriptor comes first. Every rank of the node sends it for
-// the same step, before it posts the next one, with its details (checkpoint/details.h) in a memfd,
-// and, where there are chunks placed on the GPU, a sealed memfd of Shape::staging_bytes(): then,
-// chunk by chunk, it puts there the image of its shard, sends StagedChunk and awaits staged_taken.
-// A last descriptor may hold the folder's lock (checkpoint/listing.h), which elixird keeps until
-// the save is over.
+// SaveFolder asks elixird to write the states after `after_step`, the last step that the rank has
+// posted, into a new folder `name`. The first descriptor is that folder's parent. Every rank of the
+// node sends it for the same step, before it posts the next one, with its details
+// (checkpoint/details.h) in a memfd. If chunks are placed on the GPU, a sealed memfd of
+// Shape::staging_bytes() follows. Then the rank puts the image of its shard there, chunk by chunk,
+// sends StagedChunk and waits for staged_taken. A last descriptor may hold the folder's lock
+// (checkpoint/listing.h), which elixird keeps until the save is over.
 struct SaveFolder {
   static constexpr MessageType kType = MessageType::kSaveFolder;
   MessageHeader header;
   uint32_t number;
   uint32_t after_step;
   uint64_t details_bytes;
-  uint32_t drop_if_busy;  // 1: refused while another save is under way; 0: it waits, and steps do
+  uint32_t drop_if_busy;  // 1: refused while another save is in progress; 0: it waits, and steps do
   uint32_t flags;
   char name[256];
 };
 static_assert(sizeof(SaveFolder) == 312);
 
-// The chunks that elixird keeps on this node become what the folder holds, whose descriptor comes
-// first; then those of the details. The lowest rank of the node sends it, in the place of LoadChunk
-// while the job is loading, or while every posted step is finished. `path` is for messages alone.
+// Asks elixird to load the chunks that it keeps on this node from a folder. The folder's descriptor
+// comes first, then those of the details. The lowest rank of the node sends it, instead of
+// LoadChunk while the job is loading, or while every posted step is finished. `path` is only for
+// messages.
 struct LoadFolder {
   static constexpr MessageType kType = MessageType::kLoadFolder;
   MessageHeader header;
@@ -180,20 +182,24 @@ struct Ack {
 };
 static_assert(sizeof(Ack) == 32);
 
-// Which bits of the FP32 initial weights the grad slot holds. 16-bit slots take two passes.
+// The bits of the FP32 initial weights that the grad slot holds. 16-bit slots take two passes.
 enum class LoadPart : uint32_t { kWhole = 0, kHighHalf = 1, kLowHalf = 2 };
 
 // The grad slot of `chunk` (Shape::load_slot) holds `part` of FP32 initial values. Host exchange:
-// rank 0 alone sends it, with those of the whole chunk, and elixird takes them into the states of
+// only rank 0 sends it, with those of the whole chunk, and elixird takes them into the states of
 // every rank. Collective exchange: every rank sends it, with those of its shard. 16-bit types:
-// kHighHalf, then kLowHalf, each 16 bits of the FP32 value an element; FP32: kWhole. A frozen
-// chunk: kWhole, values of the compute type. Once elixird has taken what a slot holds, it raises
-// the slot's ChunkRecord::loads_taken, and the slot may be written again; several slots may be
-// under way. elixird counts, and nobody else: once every chunk of every rank that loads was taken
-// whole, or LoadFolder has filled them, the job trains, and AwaitReady is answered. With neither a
-// chunk placed on the CPU nor a frozen one there is nothing to load. A chunk may be loaded again
-// before that and later, while every posted step is committed, behind it: moments stay. elixird
-// takes the values without asking who reads the slots; ranks meet by AwaitReady before and after.
+// kHighHalf, then kLowHalf, each with 16 bits per element of the FP32 value; FP32: kWhole. A frozen
+// chunk: kWhole, values of the compute type.
+//
+// Once elixird has taken a slot's content, it raises the slot's ChunkRecord::loads_taken, and the
+// slot may be written again; several slots may be in use. Only elixird counts: once every chunk of
+// every rank that loads was taken whole, or LoadFolder has filled them, the job trains, and
+// AwaitReady is answered. Without chunks placed on the CPU and frozen chunks there is nothing to
+// load.
+//
+// A chunk may be loaded again before that. It may also be later, while every posted step is
+// committed, and then happens behind that step: moments stay. elixird takes the values without
+// asking which ranks read the slots; ranks meet by AwaitReady before and after.
 struct LoadChunk {
   static constexpr MessageType kType = MessageType::kLoadChunk;
   MessageHeader header;
@@ -212,8 +218,8 @@ struct AwaitReady {
 };
 static_assert(sizeof(AwaitReady) == 40);
 
-// Doorbell: the chunk's gradients have been published (GradRecord). Sent where elixird has
-// something to do with them before the step is posted: immediate, early, norms, or to_sum.
+// Doorbell: the chunk's gradients have been published (GradRecord). Sent if elixird has something
+// to do with them before the step is posted: immediate, early, norms, or to_sum.
 struct GradsPublished {
   static constexpr MessageType kType = MessageType::kGradsPublished;
   MessageHeader header;

@@ -12,10 +12,10 @@
 
 namespace elixir::shm {
 
-// Where a parameter lies: elements [offset, offset + numel) of a chunk. One that is longer than a
-// chunk begins with `chunk` and goes on through those behind it, as many as it takes. They are all
-// placed on the CPU, all on the GPU or all frozen, and hold nothing else: behind it the last one is
-// padding.
+// The place of a parameter: elements [offset, offset + numel) of a chunk. One that is longer than a
+// chunk begins with `chunk` and continues through the chunks behind it, as many as it takes. These
+// are all placed on the CPU, all on the GPU or all frozen, and hold nothing else: the rest of the
+// last one is padding.
 struct ParameterPlace {
   std::string name;
   uint32_t chunk = 0;
@@ -33,8 +33,8 @@ struct ChunkRun {
   bool contains(uint32_t chunk) const { return chunk >= first && chunk < end(); }
 };
 
-// What one chunk holds of a parameter: elements [first, first + numel) of the parameter, from
-// `offset` of the chunk on.
+// One chunk's part of a parameter: elements [first, first + numel) of the parameter, from `offset`
+// of the chunk on.
 struct ParameterPart {
   uint64_t first = 0, offset = 0, numel = 0;
 };
@@ -44,11 +44,11 @@ inline bool is_long(const ParameterPlace& place, const Shape& shape) {
 }
 // REQUIRES: the place is possible, as decode_table() finds.
 ChunkRun chunks_of(const ParameterPlace& place, const Shape& shape);
-// Those that hold its elements [first, first + numel). REQUIRES: it has these, numel > 0.
+// The chunks that hold its elements [first, first + numel). REQUIRES: it has these, numel > 0.
 ChunkRun chunks_of(const ParameterPlace& place, const Shape& shape, uint64_t first, uint64_t numel);
 // REQUIRES: the chunk is one of chunks_of().
 ParameterPart part_in(const ParameterPlace& place, const Shape& shape, uint32_t chunk);
-// Of its elements [first, first + numel) those in the chunk. REQUIRES: the chunk holds some.
+// Its elements [first, first + numel) that are in the chunk. REQUIRES: the chunk holds some.
 ParameterPart part_in(const ParameterPlace& place, const Shape& shape, uint32_t chunk,
                       uint64_t first, uint64_t numel);
 
@@ -60,16 +60,15 @@ inline constexpr uint64_t kMaxTableBytes = 256ull << 20;
 // Those that are trained come first.
 std::vector<std::byte> encode_table(std::span<const ParameterPlace> places);
 
-// Decodes hostile bytes. kProtocol when truncated, beyond a limit, outside the chunks of `shape`,
-// misaligned, overlapping, with a name twice or empty, where others than the first
-// Shape::n_parameters are trained, or where one longer than a chunk does not lie as ParameterPlace
-// says.
+// Decodes hostile bytes. kProtocol: truncated, beyond a limit, outside the chunks of `shape`,
+// misaligned, overlapping, with a name twice or empty, with trained parameters other than the first
+// Shape::n_parameters, or with one longer than a chunk that does not lie as ParameterPlace says.
 Result<std::vector<ParameterPlace>> decode_table(std::span<const std::byte> bytes,
                                                  const Shape& shape);
 
 uint64_t table_xxh64(std::span<const std::byte> bytes);
 
-// The most that a table of such a job takes: parameters begin at multiples of kAlignNumel.
+// The most bytes of such a job's table, because parameters begin at multiples of kAlignNumel.
 uint64_t most_table_bytes(const Shape& shape);
 
 // The trainer's side: a memfd with the encoded table. The daemon's side: reads it with pread, which

@@ -7,7 +7,7 @@
 
 namespace elixir::shm {
 
-// Where elixird's sockets, lock and log lie. One elixird serves one folder.
+// The folder of elixird's sockets, lock and log. One elixird serves one folder.
 struct RuntimeFolder {
   std::string path;
 
@@ -21,33 +21,34 @@ struct RuntimeFolder {
   std::string log_file() const { return path + "/elixird.log"; }
 };
 
-// The folder of a service: `explicit_path`, else $ELIXIR_RUNTIME_DIR, else, of
-// $XDG_RUNTIME_DIR/elixir, /run/elixir-USER and /run/elixir, as far as they are this user's, the
-// first where an elixird listens, or, where none does, the first; else /tmp/elixir-UID. Creates it
-// with mode 0700; refuses one that belongs to another user or that others may write to. `services`
-// stands for /run in tests.
+// The folder of a service: `explicit_path`, else $ELIXIR_RUNTIME_DIR. Else it is one of
+// $XDG_RUNTIME_DIR/elixir, /run/elixir-USER and /run/elixir that is this user's: the first where an
+// elixird listens, or, if none does, the first. Else it is /tmp/elixir-UID. Creates it with mode
+// 0700; rejects one that belongs to another user or that others may write to. `services` replaces
+// /run in tests.
 Result<RuntimeFolder> open_runtime_folder(const std::string& explicit_path = "",
                                           const std::string& services = "/run");
 
-// Where a launch looks for its elixird, and where it starts one.
+// The places where a launch looks for its elixird, and the one where it starts one.
 struct DaemonPlaces {
   // An elixird is started here. Nobody else looks here, unless the folder was named.
   RuntimeFolder own = {};
-  // One that listens here serves all launches of its user.
+  // An elixird that listens here serves all launches of its user.
   std::vector<RuntimeFolder> services = {};
   // The launch that `own` belongs to; "": it was named, and serves everybody who names it.
   std::string launch = {};
 };
 
 // `explicit_path`, else $ELIXIR_RUNTIME_DIR, opened as above: then no other place counts. Without
-// either, `own` is launch-HASH, by the hash of `launch`, in $XDG_RUNTIME_DIR/elixir-launches, or in
-// /tmp/elixir-UID where that is not set: not in a service's folder, which systemd removes with the
-// service. It is created when an elixird is started (shm/find_daemon.h). `launch` is the same for
-// all ranks of a launch, for each of its restarts, and for no other launch.
+// either, `own` is launch-HASH, with the hash of `launch`. It is in
+// $XDG_RUNTIME_DIR/elixir-launches, or in /tmp/elixir-UID if that variable is not set. It is not in
+// a service's folder, because systemd removes that with the service. It is created when an elixird
+// is started (shm/find_daemon.h). `launch` is the same for all ranks of a launch, for each of its
+// restarts, and for no other launch.
 Result<DaemonPlaces> daemon_places(const std::string& explicit_path, const std::string& launch,
                                    const std::string& services = "/run");
 
-// Creates the folder of a launch. Of those beside it the newest kKeptLaunches are kept, for their
+// Creates the folder of a launch. Keeps the newest kKeptLaunches of those beside it, for their
 // logs, and those in use.
 inline constexpr size_t kKeptLaunches = 32;
 Status make_launch_folder(const RuntimeFolder& folder);

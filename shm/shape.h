@@ -25,9 +25,9 @@ inline constexpr uint64_t kAlignNumel = 128;
 // Shards start at multiples of 64 elements: whole cache lines in every array.
 inline constexpr uint64_t kShardAlignNumel = 64;
 inline constexpr uint64_t kSectionAlignBytes = 4096;
-// Put before each array of `state`. Chunks are powers of two as a rule; without it all streams of
-// the update would fall into the same sets of the L2 cache (measured: 0.70 against 1.24
-// Gparam/s a thread, BF16, redo records on).
+// A gap before each array of `state`. Chunks are usually powers of two, so without it all streams
+// of the update would use the same sets of the L2 cache (measured: 0.70 against 1.24 Gparam/s per
+// thread, BF16, redo records on).
 inline constexpr uint64_t kStaggerBytes = 5 * kSectionAlignBytes;
 
 inline constexpr uint32_t kMaxLocalRanks = 64;  // on one node
@@ -47,7 +47,7 @@ inline constexpr uint64_t chunks_for(uint64_t numel, uint64_t chunk_numel) {
   return numel <= chunk_numel ? 1 : (numel - 1) / chunk_numel + 1;
 }
 
-// Part of a message (messages.h). The same on all ranks of a job.
+// Part of a message (messages.h). Equal on all ranks of a job.
 struct Shape {
   ComputeType type = ComputeType::kFp32;
   Exchange exchange = Exchange::kHost;
@@ -56,15 +56,16 @@ struct Shape {
   uint32_t n_chunks = 0;   // those whose states elixird keeps: placed on the CPU, swing chunks
   // Placed on the GPU: trainers keep and update their states. They are numbered from n_chunks on.
   uint32_t n_gpu_chunks = 0;
-  // Of parameters that are not trained: param slots alone, no gradients, no states. Numbered last.
+  // Chunks of parameters that are not trained: they have param slots, but no gradients and no
+  // states. Numbered last.
   uint32_t n_frozen_chunks = 0;
   uint32_t n_parameters = 0;  // that are trained, wherever: the first of the parameter table
   // Param slots and places in the arrays of `state` beyond n_chunks: an early update writes there,
   // and the chunk lies there from then on (ChunkRecord::slot).
   uint32_t n_spare_slots = 0;
-  // Of n_chunks, the last: their states lie in memory that trainers write, too, and each rank's
-  // trainer updates its shards of them. So many updates are under way at a time, lanes, each with
-  // a spare slot: chunk after chunk takes the next lane, see swing_lane().
+  // The last of n_chunks: their states are in memory that trainers write, too, and each rank's
+  // trainer updates its shards of them. n_swing_lanes updates are in progress at a time, each in a
+  // lane with a spare slot. Each chunk takes the next lane, see swing_lane().
   uint32_t n_swing_chunks = 0;
   uint32_t n_swing_lanes = 0;
   uint32_t reserved = 0;
@@ -72,19 +73,18 @@ struct Shape {
 
   uint32_t first_swing() const { return n_chunks - n_swing_chunks; }
   bool swings(uint32_t chunk) const { return chunk >= first_swing() && chunk < n_chunks; }
-  // Which lane updates the chunk: in every step the same one, behind the chunk n_swing_lanes
-  // before it. It writes the chunk's new states into its spare slot, and the slot that the chunk
-  // leaves is its spare one from then on. So all ranks know where a chunk goes without a word.
+  // The lane that updates the chunk: the same one in every step, behind the chunk n_swing_lanes
+  // before it. It writes the chunk's new states into its spare slot, and the chunk's old slot
+  // becomes its spare one. So all ranks know the slot of a chunk without a message.
   uint32_t swing_lane(uint32_t chunk) const { return (chunk - first_swing()) % n_swing_lanes; }
   uint32_t all_chunks() const { return n_chunks + n_gpu_chunks; }  // that are trained
   uint32_t total_chunks() const { return all_chunks() + n_frozen_chunks; }
   bool on_gpu(uint32_t chunk) const { return chunk >= n_chunks && chunk < all_chunks(); }
   bool frozen(uint32_t chunk) const { return chunk >= all_chunks(); }
 
-  // Initial values go through grad slots: placed on the CPU through the chunk's own, of a frozen
-  // chunk, which has none, through another's. In the order of loading (the frozen ones, then placed
-  // on the CPU from 0 on) slots follow one another, so that n_grad_slots() chunks in a row have as
-  // many.
+  // Initial values go through grad slots. A chunk placed on the CPU uses its own; a frozen chunk
+  // has none and uses another's. In the order of loading (the frozen ones, then those placed on the
+  // CPU, from 0 on) slots follow one another, so n_grad_slots() chunks in a row have as many.
   uint32_t n_grad_slots() const { return std::max(n_chunks, n_frozen_chunks > 0 ? 1u : 0u); }
   uint32_t load_slot(uint32_t chunk) const {
     ELIXIR_CHECK(chunk < total_chunks(), "chunk {} of {}", chunk, total_chunks());
@@ -108,24 +108,26 @@ struct Shape {
 
   uint64_t chunk_bytes() const { return chunk_numel * element_bytes(type); }
   uint64_t shard_bytes() const { return shard_numel() * element_bytes(type); }
-  // A shard's gradients in slots: of every rank, or, with collectives, of all together.
+  // How many gradients of a shard are in slots: every rank's, or, with collectives, one of all
+  // together.
   uint32_t shard_gradients() const { return exchange == Exchange::kHost ? ranks : 1; }
-  // Of a buffer for them where a trainer updates the shard: as they come, or, in place of them,
-  // their FP32 sum.
+  // Bytes of a buffer for them if a trainer updates the shard: as they come, or their FP32 sum
+  // instead.
   uint64_t swing_grads_bytes() const {
     return std::max(shard_gradients() * shard_bytes(), shard_numel() * sizeof(float));
   }
 
-  // Each rank knows of its own gradients alone, and elixird of all.
+  // Whether each rank knows only of its own gradients, so that elixird tells it the updates of all.
   bool tells_updates() const { return exchange == Exchange::kHost && ranks > 1; }
 
-  // On the device: a block holds a chunk as the exchange fills it, with collectives shard by shard.
+  // On the device, a block holds a chunk as the exchange fills it, with collectives shard by shard.
   uint64_t block_bytes() const {
     return (exchange == Exchange::kHost ? chunk_numel : gathered_numel()) * element_bytes(type);
   }
-  // Of an element beside parameter and gradient: what completes the master, and the moments.
+  // Bytes per element beside parameter and gradient: the bits that complete the master, and the
+  // moments.
   uint64_t element_state_bytes() const { return master_bytes(type) + n_moments * sizeof(float); }
-  // What a rank holds of the chunks placed there; with `sums`, of gradients over micro-steps, too.
+  // Bytes that a rank holds of the chunks placed there; with `sums`, also sums over micro-steps.
   uint64_t gpu_chunks_bytes(bool sums) const {
     const uint64_t one = 2 * element_bytes(type) + element_state_bytes();
     return n_gpu_chunks * shard_numel() * (one + (sums ? sizeof(float) : 0));
@@ -174,14 +176,14 @@ struct Shape {
   uint64_t grad_slot_offset(uint32_t chunk) const {
     return chunk * grad_slot_numel() * element_bytes(type);
   }
-  // What is in no chunk: bytes that a rank tells the others of its node, who read them.
+  // Side memory: bytes outside chunks that a rank writes for the others of its node.
   uint64_t side_bytes() const { return exchange == Exchange::kHost && ranks > 1 ? kSideBytes : 0; }
   uint64_t side_offset() const { return section_bytes(grad_slot_offset(n_grad_slots())); }
   uint64_t grads_bytes() const { return side_offset() + side_bytes(); }
 
-  // Slots, this rank's shard of a chunk in each. Of params and state: a chunk's own at first, the
-  // spare ones, then, in params alone, the frozen chunks'. Behind them those of the swing memory: a
-  // swing chunk's own at first, then the lanes' spare ones.
+  // Each slot holds this rank's shard of a chunk. First come those of params and state: the first
+  // slots of chunks, the spare ones, then, only in params, those of frozen chunks. Those of the
+  // swing memory follow: the first slots of swing chunks, then the lanes' spare ones.
   uint32_t n_state_slots() const { return first_swing() + n_spare_slots; }
   uint32_t n_param_slots() const { return n_state_slots() + n_frozen_chunks; }
   uint32_t n_swing_slots() const { return n_swing_chunks + n_swing_lanes; }
@@ -216,8 +218,8 @@ struct Shape {
   // sums: of a step's gradients over its micro-steps, FP32, chunk by chunk
   uint64_t sums_bytes() const { return section_bytes(n_chunks * shard_numel() * sizeof(float)); }
 
-  // The image of a rank's shard of a chunk: param, master, moments, one behind another. So a
-  // trainer stages those that it keeps on a GPU, and elixird shadows those that it keeps.
+  // The image of a rank's shard of a chunk: param, master, moments, one behind another. A trainer
+  // stages chunks that it keeps on a GPU in this form, and elixird shadows its own so.
   uint64_t image_master_offset() const { return shard_bytes(); }
   uint64_t image_moment_offset(uint32_t moment) const {
     return image_master_offset() + shard_numel() * (master_bytes(type) + moment * sizeof(float));
@@ -232,8 +234,7 @@ struct Shape {
   }
   uint64_t swing_bytes() const { return n_swing_slots() * swing_slot_bytes(); }  // 0: no memfd
 
-  // All memfds of one session, but for sums, which has no page before a step has several
-  // micro-steps.
+  // All memfds of one session except sums, which has no page before a step has several micro-steps.
   uint64_t session_bytes() const {
     return control_bytes() + grads_bytes() + params_bytes() + state_bytes() + swing_bytes();
   }
@@ -248,13 +249,13 @@ struct Shape {
 };
 static_assert(sizeof(Shape) == 56);
 
-// Descriptors that RanksReady brings of each rank.
+// The number of descriptors that RanksReady brings for each rank.
 constexpr uint32_t descriptors_of_rank(const Shape& shape) {
   if (shape.n_swing_chunks == 0) return shape.side_bytes() > 0 ? 3 : 2;
   return shape.exchange == Exchange::kHost ? 4 : 3;
 }
 
-// Refuses shapes outside the limits above, so that no sum or product of this file overflows.
+// Rejects shapes outside the limits above, so that no sum or product of this file overflows.
 Status check_shape(const Shape& shape);
 
 }  // namespace elixir::shm

@@ -6,8 +6,8 @@ namespace elixir::shm {
 
 inline constexpr uint32_t kMaxAccumulate = 65536;  // backward passes a step
 
-// What the steps of a job have in common; the same on all its ranks, for the whole run. Part of a
-// message (messages.h).
+// The rules for all steps of a job, the same on all its ranks for the whole run. Part of a message
+// (messages.h).
 struct StepRules {
   uint32_t accumulate = 1;  // backward passes a step
   // 1: a chunk is updated once its last gradient is published, 0: after the post.
@@ -17,15 +17,15 @@ struct StepRules {
   // the slot takes the place of the chunk's, or the update is made again.
   uint32_t early = 0;
 
-  // Steps are known to have several backward passes: every gradient is summed, and memory for the
-  // sums is there from the start.
+  // Whether steps are known to have several backward passes: then every gradient is summed, and
+  // memory for the sums is there from the start.
   bool sums_all() const { return accumulate > 1; }
 
-  // elixird has something to do with every chunk's gradients before the post: each publication of
-  // them has its doorbell.
+  // Whether elixird has something to do with every chunk's gradients before the post: then each
+  // publication has a doorbell.
   bool rings_all() const { return opens_steps() || norms != 0; }
 
-  // Ranks say the hyperparameters of a step before its first gradient.
+  // Whether ranks say the hyperparameters of a step before its first gradient.
   bool opens_steps() const { return immediate != 0 || early != 0; }
 
   bool operator==(const StepRules&) const = default;

@@ -17,7 +17,8 @@
 namespace elixir {
 namespace {
 
-// Gloo connects every rank with every other: a descriptor each, beside what the process has open.
+// Gloo connects every rank with every other. Each connection needs a descriptor, on top of those
+// that the process has open.
 void require_descriptors(uint32_t ranks) {
   constexpr rlim_t kSpare = 64;
   rlimit limit{};
@@ -37,8 +38,8 @@ void require_descriptors(uint32_t ranks) {
 
 }  // namespace
 
-// Deaths are told of by elixird or PeerWatch, and DeviceWorks asks for failures and looks at the
-// time: it asks about once a second.
+// elixird or PeerWatch reports deaths. DeviceWorks checks for failures and timeouts about once a
+// second.
 std::chrono::milliseconds nccl_timeout(double timeout_s) {
   constexpr double kBehindOwnS = 60;
   constexpr double kLongestS = std::chrono::duration<double>(kLongestNcclTimeout).count();

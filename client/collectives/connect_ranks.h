@@ -10,19 +10,19 @@
 
 namespace elixir {
 
-// The ranks of a job, connected. The group ends first.
+// The connected ranks of a job. The group ends before the rendezvous.
 struct ConnectedRanks {
   std::unique_ptr<Rendezvous> rendezvous;
   std::unique_ptr<CollectiveGroup> group;
 };
 
-// torch's own limit for a collective of NCCL, where the group's is timeout_s: a backstop, so it is
-// longer, and at most kLongestNcclTimeout.
+// torch's own limit for an NCCL collective, for a group with the limit timeout_s. It is a backstop,
+// so it is longer, but at most kLongestNcclTimeout.
 inline constexpr std::chrono::hours kLongestNcclTimeout{24 * 365};
 std::chrono::milliseconds nccl_timeout(double timeout_s);
 
-// All ranks. Blocks go through NCCL where the device is a GPU, else through Gloo. Throws
-// elixir::Error as Rendezvous::join and connect_group say.
+// All ranks call this. Blocks go through NCCL if the device is a GPU, else through Gloo. Throws the
+// errors of Rendezvous::join and connect_group as elixir::Error.
 ConnectedRanks connect_ranks(const LaunchEnvironment& environment, const PlacedDevice& device);
 
 }  // namespace elixir

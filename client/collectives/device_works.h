@@ -16,27 +16,27 @@ class Work;
 
 namespace elixir {
 
-// NCCL's collectives under way. A collective that fails tells nobody: the device goes on waiting in
-// it, and so does who waits for the device. So somebody who does not must ask.
+// NCCL collectives in progress. A failed collective reports nothing: the device waits in it
+// forever, and so does a thread that waits for the device. So another thread must call ask().
 class DeviceWorks {
  public:
-  // timeout_s: for a collective, from its begin on.
+  // timeout_s: limit of one collective, from its start.
   DeviceWorks(c10::Device device, double timeout_s) : device_(device), timeout_s_(timeout_s) {}
 
-  // By the thread that makes collectives. `what` lives as long as the program.
+  // Called by the thread that makes collectives. `what` lives as long as the program.
   void add(const char* what, c10::intrusive_ptr<c10d::Work> work,
            CollectiveSignature collective = {});
 
-  // By one thread at a time, which need not have met the device before; waits for nothing. Not ok
-  // when a collective has failed: kPeerLost if on another rank, as far as NCCL knows, kTimedOut if
-  // a rank has not joined in time, else kInternal.
+  // Called by one thread at a time, even by one that is new to the device; it does not block.
+  // Returns an error when a collective has failed: kPeerLost if on another rank, as far as NCCL
+  // knows, kTimedOut if a rank has not joined in time, else kInternal.
   Status ask();
 
   bool all_done() const;  // as of the last ask()
 
   struct Progress {
-    uint64_t made = 0;    // added so far, which gives each its number, from 1 on
-    uint64_t oldest = 0;  // that is not done, as of the last ask(); 0: all are
+    uint64_t made = 0;    // added so far; they are numbered from 1
+    uint64_t oldest = 0;  // the first one not done, as of the last ask(); 0: none
     CollectiveSignature of_oldest = {};
   };
   Progress progress() const;
@@ -53,7 +53,7 @@ class DeviceWorks {
   const c10::Device device_;
   const double timeout_s_;
   mutable Mutex mutex_;
-  std::deque<UnderWay> under_way_ ELIXIR_GUARDED_BY(mutex_);  // taken out by ask() alone
+  std::deque<UnderWay> under_way_ ELIXIR_GUARDED_BY(mutex_);  // only ask() removes them
   uint64_t made_ ELIXIR_GUARDED_BY(mutex_) = 0;
 };
 

@@ -26,7 +26,7 @@ constexpr size_t kMaxNamed = 8;
 constexpr uint32_t kMaxAsking = 256;
 // Added to a count of ranks, it says that one of them has given up; the key "failure" says why.
 constexpr int64_t kGivenUp = int64_t{1} << 40;
-constexpr double kLingerS = 2;  // for the others to read that, before the store goes
+constexpr double kLingerS = 2;  // for the others to read that before the store ends
 
 using StorePtr = c10::intrusive_ptr<c10d::Store>;
 
@@ -57,16 +57,16 @@ Status check_master(const LaunchEnvironment& environment) {
                environment.starter);
 }
 
-// Rank 0's. On one node nobody outside can connect to it. It shares the port with whoever else
-// hosts a store in this process, before or afterwards: torch's init_process_group does, at the same
+// Rank 0's store. On one node nobody outside can connect to it. It shares the port with every other
+// store of this process, earlier or later: torch's init_process_group hosts one at the same
 // address.
 StorePtr host_store(const LaunchEnvironment& environment, c10d::TCPStoreOptions options) {
   options.isServer = true;
-  options.waitWorkers = false;  // we wait ourselves, and say for whom
+  options.waitWorkers = false;  // we wait ourselves, and report for which ranks
   options.multiTenant = true;
   if (environment.one_node() && is_loopback(environment.master_address)) {
     Result<UniqueFd> listener = listen_tcp(environment.master_address, environment.master_port);
-    // Else the store looks whether it is this process that listens there, or says who does not.
+    // Else the store checks whether this process already listens there, and reports it if not.
     if (listener.ok()) options.masterListenFd = listener->release();
   }
   return c10::make_intrusive<c10d::TCPStore>(environment.master_address, options);
@@ -95,15 +95,16 @@ Result<StorePtr> connect_store(const LaunchEnvironment& environment, double time
   }
 }
 
-// One for all optimizers of this rank in the process: the address is the job's, and can be listened
-// on once. It stays open, since a rank that ends an optimizer and builds the next one must not meet
-// another's last one, and is never destroyed: a forked child's exit() would wait for its thread.
+// The store of all optimizers of this rank in this process: the job has one address, and one
+// listener can use it. The store stays open, because a rank that builds its next optimizer must not
+// meet another rank's previous one. It is never destroyed: a forked child's exit() would wait for
+// its thread.
 struct OpenStore {
   StorePtr store;
-  std::map<std::string, uint32_t> joins = {};  // by job: each has a prefix of its own
+  std::map<std::string, uint32_t> joins = {};  // by job; each join has its own prefix
 };
 
-// Under the prefix of this job, and of how many optimizers of it there have been.
+// The store under a prefix of the job and of how many of its optimizers came before.
 Result<StorePtr> open_store(const LaunchEnvironment& environment, double timeout_s) {
   const std::string prefix = "elixir/" + environment.job;
   if (environment.world_size == 1) {
@@ -151,10 +152,11 @@ struct Rendezvous::State {
   Status others_failure();
 
   bool hosts_store() const { return environment.rank == 0 && !environment.starter_hosts_store; }
-  int64_t met = 0;  // ranks that had come when this one last looked
+  int64_t met = 0;  // ranks that had joined at the last look
 };
 
-// Empty where the route to the master address is loopback: this is the master's node.
+// Leaves the address empty if the route to the master address is loopback: this is the master's
+// node.
 Status Rendezvous::State::choose_address() {
   if (const std::string interface = first_interface(); !interface.empty()) {
     Result<std::string> own = interface_address(interface);
@@ -170,7 +172,7 @@ Status Rendezvous::State::choose_address() {
   return Status();
 }
 
-// Of the route to the first rank that has an address.
+// Takes the address of the route to the first rank that has one.
 Status Rendezvous::State::choose_other_address() {
   if (!address.empty()) return Status();
   for (const Member& member : members) {
@@ -188,7 +190,7 @@ Status Rendezvous::State::choose_other_address() {
       environment.master_address);
 }
 
-// One question a rank: with many ranks, only rank 0 asks them.
+// This takes one query per rank, so with many ranks only rank 0 asks.
 std::string Rendezvous::State::missing(const std::string& word) {
   if (environment.rank != 0 && environment.world_size > kMaxAsking) return "rank 0 says which";
   std::string ranks;
@@ -206,7 +208,7 @@ Status Rendezvous::State::meet(const std::string& word) {
   const int64_t start_ns = monotonic_ns();
   WaitNotes notes;
   store->set(fmt::format("{}/{}", word, rank), std::string("1"));
-  // One number to ask for, not one key a rank: all ranks ask again and again.
+  // A single counter instead of a key per rank, because all ranks ask again and again.
   for (met = store->add(word, 1); met != size; met = store->add(word, 0)) {
     if (met >= kGivenUp) return others_failure();
     if (watch != nullptr) ELIXIR_RETURN_IF_ERROR(watch->status());
@@ -231,7 +233,7 @@ Status Rendezvous::State::meet(const std::string& word) {
   return Status();
 }
 
-// Tells the ranks that wait in join, and lets them read it.
+// Tells the ranks that wait in join() why, and gives them time to read it.
 void Rendezvous::State::give_up(const Status& cause) {
   const auto code = static_cast<int>(cause.code());
   const std::string own = fmt::format("{}\t{}", code, cause.message());
@@ -333,7 +335,7 @@ Status Rendezvous::meet(const std::string& word) const {
   try {
     return state_->meet(word);
   } catch (const std::exception& failure) {
-    // The store ends with rank 0: the watch knows more.
+    // The store ends with rank 0, so the watch knows more.
     const Status known = state_->watch->await_status(2);
     return known.ok() ? store_failure(state_->environment, failure) : known;
   }

@@ -1,11 +1,11 @@
 #pragma once
 
-// How the ranks of a job find one another, on one node or several: a c10d::TCPStore at the launch
-// environment's master address, hosted by rank 0 (or by torchrun, where it says so). Keys are
+// The ranks of a job find one another here, on one node or several, through a c10d::TCPStore at the
+// launch environment's master address. Rank 0 hosts the store, or torchrun if it says so. Keys are
 // prefixed with the job's name, so that two jobs, or two starts of one, never mix in one store.
 //
-// Afterwards each rank knows who the others are (members), learns of their deaths (watch), and can
-// make communicators (store).
+// Afterwards each rank knows the others (members), learns of their deaths (watch), and can make
+// communicators (store).
 
 #include <c10/util/intrusive_ptr.h>
 
@@ -27,7 +27,7 @@ namespace elixir {
 
 struct RendezvousOptions {
   std::string gpu_uuid;  // of the GPU this rank computes on; "" on CPUs
-  // For all ranks to come: they may start minutes apart. 0: the environment variable
+  // Limit for all ranks to join; they may start minutes apart. 0: the environment variable
   // ELIXIR_RENDEZVOUS_TIMEOUT_S, else kDefaultTimeoutSeconds.
   double timeout_s = 0;
   static constexpr double kDefaultTimeoutSeconds = 300;
@@ -35,9 +35,9 @@ struct RendezvousOptions {
 
 class Rendezvous {
  public:
-  // Returns when every rank has come. kInvalidArgument: no master address, or two ranks on one GPU
-  // (refuse_shared_gpus); kUnavailable: the address cannot be reached, or used; kTimedOut: names
-  // the ranks that are missing. Says what it waits for in the log after 2 s.
+  // Returns when every rank has joined. kInvalidArgument: no master address, or two ranks on one
+  // GPU (refuse_shared_gpus); kUnavailable: the address cannot be reached or used; kTimedOut: names
+  // the missing ranks. After 2 s the log says which ranks it waits for.
   static Result<std::unique_ptr<Rendezvous>> join(const LaunchEnvironment& environment,
                                                   const RendezvousOptions& options = {});
   ~Rendezvous();
@@ -46,7 +46,7 @@ class Rendezvous {
   uint32_t size() const;
   const std::vector<Member>& members() const;  // by rank
 
-  // This node's numeric address towards the other ranks: GLOO_SOCKET_IFNAME's, if that is set, else
+  // This node's numeric address for the other ranks: that of GLOO_SOCKET_IFNAME if it is set, else
   // loopback on one node, else that of the route to the master address.
   const std::string& address() const;
 
@@ -55,9 +55,10 @@ class Rendezvous {
 
   PeerWatch& watch() const;
 
-  // Returns when all ranks have come here with the same word, each once: before what cannot be
-  // broken off and needs them all, such as the making of a communicator. A death ends it;
-  // kTimedOut, after the rendezvous' timeout, names the ranks that are missing.
+  // Returns when all ranks have called this with the same word, each once. Use it before an
+  // operation that needs all ranks and cannot be interrupted, such as making a communicator. A
+  // death ends the wait; after the rendezvous' timeout it returns kTimedOut and names the missing
+  // ranks.
   Status meet(const std::string& word) const;
 
  private:

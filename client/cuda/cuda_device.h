@@ -12,14 +12,14 @@
 
 namespace elixir {
 
-// A CUDA device: torch's streams, torch's allocator, CUDA's events. Apart from synchronize() and
-// the functions for the start, which a step does not call, nothing waits for the device; but every
-// four seconds a clock is compared, on a stream without work (CudaSpans).
+// A CUDA device with torch's streams, torch's allocator and CUDA's events. Only synchronize() and
+// the functions for the start wait for the device, and a step calls none of them. Every four
+// seconds CudaSpans also compares clocks, on a stream without work.
 //
-// kCompute is one order of work whatever streams are torch's current ones: where another one is
-// current than before, it goes on behind what was enqueued on that.
+// kCompute stays one ordered stream when torch's current stream changes: its work on the new stream
+// runs after the work enqueued on the previous one.
 //
-// An error of CUDA often belongs to work enqueued earlier; the message names the call that met it.
+// A CUDA error often belongs to work enqueued earlier; the message names the call that met it.
 class CudaDevice final : public Device {
  public:
   // Makes the device the calling thread's current one. `memory_limit_bytes`: for torch and Elixir
@@ -53,7 +53,7 @@ class CudaDevice final : public Device {
   bool done(DeviceEvent event) override;
   void synchronize(DeviceEvent event) override;
 
-  // Refuses a stream that is being captured.
+  // Throws for a stream that is being captured.
   void begin_operator(const char* name) override;
   void end_operator() override { (void)compute_stream(); }
 
@@ -78,7 +78,7 @@ class CudaDevice final : public Device {
   std::byte* allocate_from_torch(size_t bytes, const char* what, const char* remedy);
   void check_limit(size_t bytes, const char* what, const char* remedy) const;
   void collect_spans() { check(spans_.collect(), "ask when copies ran"); }
-  // A copy over the link, in a direction.
+  // Enqueues a copy over the link in a direction.
   void transfer(Stream stream, Stream direction, void* to, const void* from, size_t bytes);
   Status status_of(CudaResult result, std::string_view what);
   void check(CudaResult result, std::string_view what);
@@ -89,8 +89,8 @@ class CudaDevice final : public Device {
   const int index_;
   uint64_t memory_limit_bytes_;
   std::vector<TorchStream> own_streams_;       // kUpload and on
-  std::optional<TorchStream> compute_stream_;  // the one that kCompute was last
-  std::optional<DeviceEvent> handed_over_;     // from one such stream to the next
+  std::optional<TorchStream> compute_stream_;  // torch's stream for the last work on kCompute
+  std::optional<DeviceEvent> handed_over_;     // orders the next such stream after the last
   std::optional<DeviceEvent> step_ended_;
   mutable Mutex events_mutex_;  // events are made and waited for by different threads
   std::vector<CudaEvent> events_ ELIXIR_GUARDED_BY(events_mutex_);

@@ -13,31 +13,31 @@
 
 namespace elixir {
 
-// When copies, collectives and operators ran on a CUDA device: each lies between two timing events,
-// whose times become CLOCK_MONOTONIC by an anchor, an event whose time on both clocks is known. Off
-// until start(). Any thread.
+// Records when copies, collectives and operators ran on a CUDA device. Each span lies between two
+// timing events. An anchor, an event whose time is known on both clocks, converts their times to
+// CLOCK_MONOTONIC. Off until start(). Any thread may call it.
 //
-// Events are made as they are needed, used again, and never more than kMostEvents: what comes while
-// the device is so far behind is not timed. Then a step makes none.
+// Events are made on demand and reused, at most kMostEvents of them. While the device is so far
+// behind that all are in use, new work is not timed. Once there are enough, a step makes no events.
 //
-// CUDA tells the time between two events as a float of milliseconds, which is coarser the farther
-// they lie apart, so the anchor is made anew every four seconds, by collect(), which then waits for
-// the device's answer on a stream without work: some microseconds.
+// CUDA gives the time between two events as a float of milliseconds, which is coarser the farther
+// they lie apart. So collect() renews the anchor every four seconds; then it waits some
+// microseconds for the device's answer, on a stream without work.
 class CudaSpans {
  public:
   CudaSpans(CudaDriver& driver, CopyLog& log) : driver_(driver), log_(log) {}
-  // When the device is done.
+  // REQUIRES: the device has done all work.
   ~CudaSpans();
   CudaSpans(const CudaSpans&) = delete;
   CudaSpans& operator=(const CudaSpans&) = delete;
 
   static constexpr size_t kMostEvents = size_t{1} << 14;
 
-  // On from here; `idle` is a stream that nothing else uses.
+  // Starts to record. `idle` is a stream that nothing else uses.
   CudaResult start(CudaStream idle);
   bool on() const { return on_.load(std::memory_order_acquire); }  // pairs with start()
 
-  // What begin() gives and end() takes; with a null event, when off, end() does nothing.
+  // The result of begin(), for end(). With a null event (not recording) end() does nothing.
   struct Begin {
     CudaEvent event = nullptr;
     size_t anchor = 0;  // of anchors_
@@ -46,16 +46,17 @@ class CudaSpans {
   // `row` and `bytes` as in StreamSpan.
   CudaResult end(CudaStream stream, const Begin& begin, Stream row, uint64_t bytes);
 
-  // Operators of one stream, as Device has it: run() and wait() in turn; a second one of a kind
-  // does nothing. wait() says whether they ran. Only by the thread that runs the model (autograd's,
-  // while that one waits), but for the last.
+  // Operators of one stream, as in Device. operators_run() and operators_wait() alternate; a second
+  // call of the same kind does nothing. operators_wait() tells whether they ran. Only the thread
+  // that runs the model calls these (autograd's, while that one waits), except
+  // take_operator_times().
   bool operators_running() const { return operators_.event != nullptr; }
   CudaResult operators_run(CudaStream stream);
   CudaResult operators_wait(CudaStream stream, bool* ran);
   CudaResult operators_end(CudaStream stream, uint32_t step);
   std::optional<OperatorTimes> take_operator_times();
 
-  // Logs what is done.
+  // Logs the spans that are done.
   CudaResult collect();
 
  private:
@@ -70,9 +71,9 @@ class CudaSpans {
     CudaEvent end;
     Stream row;
     uint64_t bytes;
-    uint32_t ends_step;  // of operators: the last span of this one; else kNoStep
+    uint32_t ends_step;  // the step whose last span of operators this is; else kNoStep
   };
-  // First in, first out; takes memory only while it holds more than ever before.
+  // First in, first out. It allocates only when it holds more than ever before.
   class Queue {
    public:
     bool empty() const { return size_ == 0; }
@@ -84,10 +85,10 @@ class CudaSpans {
     std::vector<Pending> ring_;
     size_t first_ = 0, size_ = 0;
   };
-  // Steps that are done, until they are taken.
+  // How many finished steps are kept until they are taken.
   static constexpr size_t kKeptSteps = 8;
 
-  // A null one: the device is too far behind.
+  // Sets null if the device is too far behind.
   CudaResult timed_event(CudaEvent* event) ELIXIR_REQUIRES(mutex_);
   CudaResult begin_locked(CudaStream stream, Begin* begin) ELIXIR_REQUIRES(mutex_);
   CudaResult end_locked(CudaStream stream, Begin begin, Stream row, uint64_t bytes,
@@ -102,7 +103,7 @@ class CudaSpans {
   CudaDriver& driver_;
   CopyLog& log_;
   std::atomic<bool> on_{false};
-  Begin operators_;  // the model's thread's; with a null event: they wait
+  Begin operators_;  // for the model's thread; null event: operators wait
 
   Mutex mutex_;
   CudaStream idle_ ELIXIR_GUARDED_BY(mutex_) = nullptr;
@@ -112,9 +113,9 @@ class CudaSpans {
   std::vector<CudaEvent> free_events_ ELIXIR_GUARDED_BY(mutex_);  // of events_, not in use
   Queue pending_[kStreams] ELIXIR_GUARDED_BY(mutex_);             // by row, oldest first
   int64_t row_end_ns_[kStreams] ELIXIR_GUARDED_BY(mutex_) = {};   // of the last span logged
-  // The end of the span of operators logged last.
+  // The end of the last logged span of operators.
   CudaEvent last_operator_ ELIXIR_GUARDED_BY(mutex_) = nullptr;
-  // Of the step whose spans are being logged.
+  // The step whose spans are being logged.
   OperatorTimes step_times_ ELIXIR_GUARDED_BY(mutex_);
   OperatorTimes steps_[kKeptSteps] ELIXIR_GUARDED_BY(mutex_);  // by the order in which they ended
   uint64_t steps_done_ ELIXIR_GUARDED_BY(mutex_) = 0;

@@ -10,42 +10,44 @@
 
 namespace elixir {
 
-// What this rank keeps on the device of the chunks placed on the GPU: its shard's parameters, what
-// completes them to FP32 masters, and moments; and the update of these there. Chunks are
-// numbered as in shm::Shape, from shape.n_chunks on. Throws elixir::Error.
+// This rank's states of the chunks placed on the GPU, and their update on the device: its shard's
+// parameters, the bits that complete them to FP32 masters, and moments. Chunks are numbered as in
+// shm::Shape, from shape.n_chunks on. Throws elixir::Error.
 class DeviceStates {
  public:
-  // With `sums`, the memory for FP32 sums over micro-steps is there from the start, else from the
-  // first second micro-step on.
+  // With `sums`, the memory for FP32 sums over micro-steps is allocated now, else when a step first
+  // has a second micro-step.
   DeviceStates(Device& device, const shm::Shape& shape, uint32_t rank,
                const std::vector<shm::ParameterPlace>& places, bool sums);
 
   // shard_numel elements of the compute type.
   std::byte* param(uint32_t chunk) const;
-  // The same, of the gradients of a micro-step: written between the two calls below, on the stream
-  // that they are given, kCompute or kReduce. The first micro-step of a step, 1, begins anew.
+  // Memory for as many gradients of a micro-step. They are written between the two calls below, on
+  // the stream given to these, kCompute or kReduce. Micro-step 1 begins a step anew.
   std::byte* grads(uint32_t chunk) const;
   void begin_micro_step(uint32_t chunk, uint32_t micro_step, Stream stream);
   void end_micro_step(uint32_t chunk, uint32_t micro_step, Stream stream);
 
-  // Enqueues the squares of what the update will take into one NormSum of device memory.
+  // Enqueues the squares of the gradients that the update will use, into one NormSum of device
+  // memory.
   void squared_norm(Stream stream, uint32_t chunk, std::byte* result);
 
   // FP32 masters of the shard, host memory: shard_end - shard_begin of them. Waits for the device.
   void load(uint32_t chunk, const float* values);
   void read_masters(uint32_t chunk, float* values);
   void read_moment(uint32_t chunk, uint32_t moment, float* values);
-  // The image of the shard, as shm::Shape lays it out (image_bytes): parameters, what completes
-  // their masters, moments. What belongs to nobody is left as it is. Waits for the device.
+  // The image of the shard, as shm::Shape lays it out (image_bytes): parameters, the bits that
+  // complete their masters, moments. Elements behind the last rank's end are left as they are.
+  // Waits for the device.
   void read_image(uint32_t chunk, std::byte* image);
   void load_image(uint32_t chunk, const std::byte* image);
 
-  // Enqueues Adam on the shard, on Stream::kCompute, with the micro-step's gradients, or the sum of
-  // several; of the parameters that the step updates.
+  // Enqueues Adam on Stream::kCompute, for the shard's parameters that the step updates. It uses
+  // the gradients of the micro-step, or the sum of several.
   void update(uint32_t chunk, const optim::ParameterSteps& step);
 
  private:
-  // Elements of a shard: a parameter's, and what lies between it and the next.
+  // A parameter's elements in a shard, and the gap up to the next parameter.
   struct Piece {
     uint64_t begin, numel;
     uint32_t parameter;
@@ -62,14 +64,14 @@ class DeviceStates {
   void allocate_sums();
   void add_to_sum(uint32_t chunk, bool begins, Stream stream);
   float* grad_sum(uint32_t chunk) const;  // null: the chunk has none in this step
-  uint64_t first(uint32_t chunk) const;   // of its elements in each array
+  uint64_t first(uint32_t chunk) const;   // index of its elements in each array
   std::byte* master(uint32_t chunk) const;
   void wait_for(Stream stream);
 
   Device& device_;
   const shm::Shape shape_;
   const uint64_t shard_begin_;
-  const uint64_t used_numel_;  // of a shard: those behind the last rank's end belong to nobody
+  const uint64_t used_numel_;  // of a shard: the rest is behind the last rank's end
   std::byte* params_ = nullptr;
   std::byte* masters_ = nullptr;  // null with FP32, where the parameter is the master
   float* moments_[kMaxMoments] = {};

@@ -11,21 +11,21 @@ struct HostDeviceOptions {
   // Emulates a device behind a link of this speed; without one, copies are done when a call
   // returns.
   std::optional<HostLink> link = {};
-  double operator_us = 0;  // what an operator that reads parameters takes at least
+  double operator_us = 0;  // the least time of an operator that reads parameters
 
   bool paced() const { return link || operator_us != 0; }
 };
 
-// A HostDevice that is as slow as another one: for experiments and tests.
+// A HostDevice that emulates a slower device, for experiments and tests.
 //
-// With a link, kUpload and kDownload are streams of their own (paced_link.h): the calling thread
-// waits for them where kCompute does, and, for the other two, when it comes to do their work. A
-// transfer asked of another stream than its direction's goes through the direction's, behind both;
-// what else a copy stream is asked for waits for it. Swing streams are threads (paced_stream.h)
-// that do copies and updates alone.
+// With a link, kUpload and kDownload are separate streams (paced_link.h). The calling thread waits
+// for them where kCompute does; for kGather and kReduce it waits when it comes to do their work. A
+// transfer on another stream goes through its direction's stream, behind both. Other work on a copy
+// stream waits for that stream. Swing streams are threads (paced_stream.h) that do only copies and
+// updates.
 class PacedDevice final : public HostDevice {
  public:
-  // Throws kInvalidArgument for times and speeds that cannot be.
+  // Throws kInvalidArgument for impossible times and speeds.
   explicit PacedDevice(const HostDeviceOptions& options);
 
   bool copies_at_once() const override { return link_ == nullptr; }
@@ -47,9 +47,9 @@ class PacedDevice final : public HostDevice {
   bool done(DeviceEvent event) override;
   void synchronize(DeviceEvent event) override;
 
-  // Sleeps until operator_us after the end of the operator before, on an ideal clock: a late
-  // awakening is caught up. What kCompute, kGather and kReduce waited for copies meanwhile does not
-  // count as the operator's time; what synchronize() waited does.
+  // Sleeps until operator_us after the end of the previous operator, on an ideal clock: a late
+  // wake-up is caught up. Waits of kCompute, kGather and kReduce for copies do not count as the
+  // operator's time; waits in synchronize() do.
   void end_operator() override;
 
  private:
@@ -58,33 +58,33 @@ class PacedDevice final : public HostDevice {
   bool on_link(Stream stream) const {
     return link_ != nullptr && (stream == Stream::kUpload || stream == Stream::kDownload);
   }
-  // A place in a stream's work: of a swing stream, so many of its operations.
+  // A place in a stream's work; for a swing stream, a number of its operations.
   struct Point {
     LinkPoint link = {};
     PacedStream* swing = nullptr;
     uint64_t operations = 0;
   };
-  // With a link, as what follows.
+  // This function and those below need a link.
   std::unique_ptr<PacedStream>& made_swing(Stream stream);  // null: nothing was enqueued there
   PacedStream& swing(Stream stream);
   LinkPoint point_of(Stream stream);
   Point point_of(DeviceEvent event);
   void wait_for(Stream stream, const LinkPoint& point);
-  // Until the calling thread may do the stream's work.
+  // Waits until the calling thread may do the stream's work.
   void catch_up(Stream stream);
   void stall(const LinkPoint& point);
 
   // constant
   const double operator_us_;
   // the calling thread's
-  LinkPoint awaited_[kStreams];    // by kGather and kReduce, whose turn has not come yet
+  LinkPoint awaited_[kStreams];    // by kGather and kReduce, which have not waited yet
   int64_t operator_end_ns_ = 0;    // of the latest, on the ideal clock; 0: there was none
   int64_t operator_begin_ns_ = 0;  // of the one in hand, when the thread came to it
   // any thread's
   Mutex events_mutex_;
   std::vector<Point> events_ ELIXIR_GUARDED_BY(events_mutex_);  // empty without a link
   std::unique_ptr<PacedLink> link_;  // ends first: memory and log are in use until then
-  // Before it; made when first used, by the thread that uses them.
+  // They end before it. Made when first used, by the thread that uses them.
   std::unique_ptr<PacedStream> swings_[kSwingStreams];
 };
 

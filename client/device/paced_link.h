@@ -1,14 +1,14 @@
 #pragma once
 
-// A link of a chosen speed between a "device" and a host that are one memory: the two copy streams
-// of a HostDevice, each worked off in order by a thread of its own, which sleeps where a slower
-// link would still be copying. The bytes are really copied.
+// Emulates a link of a chosen speed between a "device" and a host that share one memory. It has the
+// two copy streams of a HostDevice. Each has a thread that does its copies in order and sleeps
+// while a slower link would still be copying. The bytes are really copied.
 //
-// Time is an ideal clock for each stream: a copy begins when it was enqueued or when the one before
-// it ended, whichever is later, and takes the latency and its bytes at the direction's rate. A
-// thread that wakes up late catches up, so that lateness does not add up; only where copying itself
-// is slower than the link does the clock move on to the time it took. While both directions copy,
-// each has half of the joint limit, or what the other leaves of it.
+// Each stream has an ideal clock. A copy begins when it was enqueued or when the one before it
+// ended, whichever is later, and takes the latency and its bytes at the direction's rate. A thread
+// that wakes up late catches up, so lateness does not add up. The clock follows the real time only
+// if copying itself is slower than the link. While both directions copy, each has half of the joint
+// limit, or the share that the other leaves.
 
 #include <cstddef>
 #include <cstdint>
@@ -23,13 +23,13 @@
 
 namespace elixir {
 
-// Waking up so late is caught up by the ideal clocks, of copies and of operators.
+// The latest wake-up that the ideal clocks of copies and operators catch up.
 inline constexpr int64_t kMostLateNs = 10'000'000;
 
-// On CLOCK_MONOTONIC; returns at once when the time is past.
+// Sleeps until a time of CLOCK_MONOTONIC; returns at once if it is past.
 void sleep_until_ns(int64_t time_ns);
 
-// A place in both streams: what was enqueued before it.
+// A place in both streams: the number of operations enqueued before it.
 struct LinkPoint {
   uint64_t uploads = 0, downloads = 0;  // operations
 };
@@ -40,7 +40,7 @@ class PacedLink {
  public:
   // Throws std::system_error when no thread can be had. `log` outlives the link.
   PacedLink(const HostLink& link, CopyLog& log);
-  ~PacedLink();  // when all that was enqueued is done
+  ~PacedLink();  // returns when all enqueued work is done
   PacedLink(const PacedLink&) = delete;
   PacedLink& operator=(const PacedLink&) = delete;
 
@@ -96,7 +96,7 @@ class PacedLink {
   }
   void wait_for(Stream stream, const LinkPoint& point, MutexLock& lock) ELIXIR_REQUIRES(mutex_);
   double rate(Stream stream) ELIXIR_REQUIRES(mutex_);  // bytes per ns, now
-  // Without the lock: on the worker's thread. Returns when the transfer ended on the ideal clock.
+  // Called without the lock, on the worker's thread. Returns the transfer's end on the ideal clock.
   int64_t run_transfer(Stream stream, const Operation& operation, int64_t begin_ns);
 
   const HostLink link_;

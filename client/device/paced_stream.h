@@ -1,9 +1,8 @@
 #pragma once
 
-// A stream of a PacedDevice beside the link's two: copies of both directions and updates, one after
-// the other, worked off by a thread of its own, as a CUDA stream of its own would be. A copy takes
-// its turn among all others of its direction as soon as nothing before it on the stream is of
-// another kind; an update takes the time that it takes here.
+// A stream of a PacedDevice beside the link's two. Its own thread does copies of both directions
+// and updates one after another, as a CUDA stream would. A copy joins the queue of its direction
+// once no work of another kind is before it on the stream. An update takes its real time.
 
 #include <array>
 #include <cstdint>
@@ -21,14 +20,14 @@ class PacedStream {
  public:
   // `link` outlives it. Throws std::system_error when no thread can be had.
   explicit PacedStream(PacedLink& link);
-  ~PacedStream();  // when all that was enqueued is done
+  ~PacedStream();  // returns when all enqueued work is done
   PacedStream(const PacedStream&) = delete;
   PacedStream& operator=(const PacedStream&) = delete;
 
   void transfer(Stream direction, std::byte* to, const std::byte* from, size_t bytes);
   void update(const optim::UpdateSpan& span, const optim::AdamStep& step);
 
-  uint64_t end();  // after so many operations it has done what is enqueued now
+  uint64_t end();  // the number of operations enqueued so far
   bool done(uint64_t operations);
   void synchronize(uint64_t operations);  // the caller waits
 

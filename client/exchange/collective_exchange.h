@@ -15,26 +15,26 @@
 
 namespace elixir {
 
-// ZeRO-3's way (Rajbhandari et al., arXiv 1910.02054, section 5.3), for ranks of one node or many:
-// each uploads its shard of a chunk and an all-gather brings the others'; gradients come together
-// in a block on the device, a reduce-scatter leaves the sum of this rank's shard there, and that
-// goes down into the grad slot or, of a chunk placed on the GPU, stays.
+// The exchange of ZeRO-3 (Rajbhandari et al., arXiv 1910.02054, section 5.3), for ranks of one node
+// or many. Each rank uploads its shard of a chunk, and an all-gather brings the other shards.
+// Gradients are collected in a block on the device, where a reduce-scatter leaves the sum of this
+// rank's shard. The sum goes down into the grad slot, or stays if the chunk is placed on the GPU.
 //
-// Ranks pair their collectives by order alone. Gathers follow the operators, so every rank must run
-// the same ones. Reductions follow the plan's order backwards whatever order gradients arrive in, a
-// chunk that is early waits in its block. That all ranks did the same is checked before each
-// verdict (CollectiveGroup::agree), and in every other call that all ranks make.
+// Ranks pair their collectives only by order. Gathers follow the operators, so every rank must run
+// the same ones. Reductions follow the plan's order backwards, whatever order gradients arrive in;
+// an early chunk waits in its block. Each verdict (CollectiveGroup::agree) and every other call of
+// all ranks first checks that all ranks did the same.
 //
-// A device runs its collectives one behind the other, and a reduction begins behind the operators
-// that made its gradients. A gather that follows it in backward would wait for them, too, and the
-// next operator for the gather. So the reduction is held back until that gather is enqueued, where
-// a gather followed it the last time. It brings a chunk that this step has gathered before, and so
-// waits for no update. This depends on nothing but the order of gathers and reductions that every
-// rank has in common anyway, so the new order is one on all ranks, too.
+// A device runs its collectives one after another, and a reduction waits for the operators that
+// made its gradients. A gather behind it in backward would wait for them, too, and the next
+// operator for the gather. So the reduction is held back until that gather is enqueued, if a gather
+// followed it the last time. That gather brings a chunk that this step has gathered before, so it
+// waits for no update. The new order depends only on the order of gathers and reductions, which all
+// ranks have in common, so it is the same on all ranks.
 class CollectiveExchange final : public Exchange {
  public:
-  // `order`: the chunks in the order in which forward passes use them, as a rule. `grad_blocks`: in
-  // which gradients come together and wait for their turn.
+  // `order`: the chunks in the usual order of forward passes. `grad_blocks`: how many blocks
+  // collect gradients, which wait there for their turn.
   CollectiveExchange(Session& session, Device& device, CollectiveGroup& group,
                      const shm::StepRules& rules, const std::vector<shm::ParameterPlace>& places,
                      const std::vector<uint32_t>& order, uint32_t grad_blocks);
@@ -99,7 +99,7 @@ class CollectiveExchange final : public Exchange {
   CollectiveGroup& group_;
   const shm::Shape shape_;
   const shm::StepRules rules_;
-  const uint64_t shard_bytes_;  // a whole one's
+  const uint64_t shard_bytes_;  // of a whole shard
   const double timeout_s_;
   const std::vector<uint32_t> reduce_order_;
   const std::vector<std::string> names_;         // of the trained parameters, as the table has them
@@ -107,19 +107,20 @@ class CollectiveExchange final : public Exchange {
   GradBlocks grad_blocks_;
   // By chunk: micro-steps that wait for their turn, then the one that is being filled.
   std::vector<std::deque<MicroStep>> micro_steps_;
-  std::vector<uint32_t> reduced_;        // by chunk: micro-steps since the last step
-  size_t next_to_reduce_ = 0;            // in reduce_order_
-  std::optional<uint32_t> held_back_;    // the chunk whose reduction waits for a gather
-  std::optional<uint32_t> last_begun_;   // whose turn came last, with no gather since
-  std::vector<uint8_t> gather_follows_;  // by chunk: one that is no first one of its step
-  std::vector<uint32_t> gathered_at_;    // by chunk: the step of the last gather
-  // Of the step: so many times all chunks have been reduced, and so many times they will be, as all
-  // ranks know. Nobody begins once more before all know: a rank may have no part in it yet.
+  std::vector<uint32_t> reduced_;       // by chunk: micro-steps since the last step
+  size_t next_to_reduce_ = 0;           // in reduce_order_
+  std::optional<uint32_t> held_back_;   // the chunk whose reduction waits for a gather
+  std::optional<uint32_t> last_begun_;  // whose turn came last, if no gather came since
+  // by chunk: a chunk's second or later gather in a step follows
+  std::vector<uint8_t> gather_follows_;
+  std::vector<uint32_t> gathered_at_;  // by chunk: the step of the last gather
+  // How often all chunks have been reduced in the step, and how often they will be, as all ranks
+  // know. No rank begins another cycle before all know of it: a rank may have no part in it yet.
   uint32_t cycles_ = 0, agreed_cycles_ = 1;
-  std::byte* norms_ = nullptr;    // a NormSum a chunk, of this rank's shard; device memory
+  std::byte* norms_ = nullptr;    // a NormSum per chunk, of this rank's shard; device memory
   NormSum* own_norms_ = nullptr;  // their copy
   uint64_t d2d_bytes_ = 0;
-  uint64_t history_ = 0;  // of the collectives so far
+  uint64_t history_ = 0;  // a hash of the collectives so far
   uint32_t posted_ = 0;   // the last step
   DeviceEvent uploaded_, computed_, shard_reduced_, updated_, done_;
   GradPublisher publisher_;  // last: it ends before what it publishes

@@ -1,7 +1,7 @@
 #pragma once
 
-// Collectives among all ranks of a job, whatever carries them (client/collectives/connect_group.h:
-// NCCL and Gloo).
+// Collectives among all ranks of a job, over any library (client/collectives/connect_group.h: NCCL
+// and Gloo).
 //
 // Used by one thread at a time, and every rank must make the same calls in the same order. All
 // throw elixir::Error: kPeerLost names a rank that died, kTimedOut one that did not join in time.
@@ -22,17 +22,17 @@
 
 namespace elixir {
 
-// A collective under way. Its block must stay, untouched, until wait() has returned.
+// A collective in progress. Its block must stay untouched until wait() has returned.
 class CollectiveWork {
  public:
   virtual ~CollectiveWork() = default;
-  // Blocks on the host: returns when the result is there. Blocks on a GPU: the stream entered
-  // (CollectiveGroup::enter) waits, the caller does not; a failure then ends what waits for the
-  // stream, and check() tells it.
+  // Blocks on the host: returns when the result is there. Blocks on a GPU: the entered stream
+  // (CollectiveGroup::enter) waits, and the caller does not. A failure then ends the work that
+  // waits for the stream, and check() reports it.
   virtual void wait() = 0;
 };
 
-// What needed no waiting for.
+// A collective that needed no waiting.
 class FinishedWork final : public CollectiveWork {
  public:
   void wait() override {}
@@ -53,24 +53,25 @@ class CollectiveGroup {
   virtual bool on_host() const = 0;                        // where blocks lie
   uint32_t size() const { return static_cast<uint32_t>(members().size()); }
 
-  // How long a rank may wait for another, where ELIXIR_COLLECTIVE_TIMEOUT_S does not say it.
+  // How long a rank may wait for another, unless ELIXIR_COLLECTIVE_TIMEOUT_S says it.
   static constexpr double kDefaultTimeoutSeconds = 1800;
 
   // ---- blocks: size() shards of shard_numel elements, one after the other ----
 
-  // Collectives of blocks on a GPU begin behind the stream, as Device::begin_collective says it,
-  // and it waits for them, while what is returned lives. Null for blocks on the host.
+  // While the result lives, collectives of blocks on a GPU begin behind the stream, as
+  // Device::begin_collective gives it, and the stream waits for them. Null for blocks on the host.
   virtual std::unique_ptr<EnteredStream> enter(const std::optional<TorchStream>& stream) = 0;
 
-  // This rank's shard is in its place; afterwards all are. shard_numel may differ from call to
-  // call, not from rank to rank. `chunk`, here and below: whose values they are; Gloo matches it,
-  // so that ranks that differ in it fail, NCCL does not.
+  // Before it, this rank's shard is in its place; afterwards all shards are. shard_numel may differ
+  // from call to call, but not from rank to rank. `chunk`, here and below, is the chunk of the
+  // values. Gloo compares it, so ranks that differ in it fail; NCCL does not.
   virtual std::unique_ptr<CollectiveWork> all_gather(std::byte* block, uint64_t shard_numel,
                                                      ComputeType type,
                                                      uint32_t chunk = kNoChunk) = 0;
-  // Every rank's block is full; afterwards this rank's shard is the sum of everybody's, and the
-  // other shards are undefined. On the host: summed in FP32 in the order of ranks, rounded once;
-  // each one under way takes size() - 1 shards of memory. NCCL: in its own order and precision.
+  // Before it, every rank's block is full. Afterwards this rank's shard is the sum over all ranks,
+  // and the other shards are undefined. On the host it is summed in FP32 in the order of ranks and
+  // rounded once; each call in progress takes size() - 1 shards of memory. NCCL uses its own order
+  // and precision.
   virtual std::unique_ptr<CollectiveWork> reduce_scatter(std::byte* block, uint64_t shard_numel,
                                                          ComputeType type,
                                                          uint32_t chunk = kNoChunk) = 0;
@@ -79,8 +80,8 @@ class CollectiveGroup {
 
   // No rank returns before every rank has called.
   void barrier() { all_gather_values<uint8_t>(1); }
-  // One small struct from every rank, by rank. REQUIRES: padding, if any, set, which nothing can
-  // check.
+  // One small struct from every rank, by rank. REQUIRES: padding, if any, is set; nothing can check
+  // that.
   template <typename T>
   std::vector<T> all_gather_values(const T& mine, CollectiveKind kind = CollectiveKind::kValues) {
     static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= kMaxValueBytes);
@@ -91,43 +92,44 @@ class CollectiveGroup {
   }
   static constexpr size_t kMaxValueBytes = 4096;
 
-  // Rank 0's values to everybody.
+  // Sends rank 0's values to all ranks.
   virtual void broadcast(std::span<std::byte> bytes) = 0;
-  // Shard r of rank 0's `all` to rank r's `mine`; `all` is read on rank 0 alone.
+  // Sends shard r of rank 0's `all` to rank r's `mine`; only rank 0 reads `all`.
   virtual void scatter(std::span<const float> all, std::span<float> mine,
                        uint32_t chunk = kNoChunk) = 0;
-  // The way back: `all`, size() times as long as `mine`, is written on rank 0 alone.
+  // The reverse: only rank 0 writes `all`, which is size() times as long as `mine`.
   virtual void gather(std::span<const float> mine, std::span<float> all) = 0;
-  // `all`, as long, is written on every rank.
+  // Like gather(), but every rank writes `all`.
   void all_gather(std::span<const float> mine, std::span<float> all, uint32_t chunk = kNoChunk);
-  // Added in the order of ranks: equal bits on all.
+  // Adds in the order of ranks, so all ranks get equal bits.
   double mean(double mine);
 
-  // Once a step: that all ranks have made the same collectives, in the same order, and post the
-  // same hyperparameters. `hash` is a running hash over what this rank asked for (kind, chunk),
-  // `terms` one of the hyperparameters. Throws kProtocol, on every rank, with the ranks that differ
-  // from the others. Returns the bitwise or of all ranks' flags.
+  // Checks, once per step, that all ranks have made the same collectives in the same order, and
+  // post the same hyperparameters. `hash` is a running hash of this rank's collectives (kind,
+  // chunk), `terms` one of the hyperparameters. Throws kProtocol, on every rank, and names the
+  // ranks that differ from the others. Returns the bitwise or of all ranks' flags.
   uint32_t agree(uint32_t step, uint64_t hash, uint32_t flags, uint64_t terms = 0);
 
-  // No rank returns before every rank has made this call of the program (is_call), and compares
-  // what agree() does. A rank that does not come is named with the call.
+  // No rank returns before every rank has made this call of the program (is_call). It compares the
+  // same as agree(). The error names a rank that does not come, and the call.
   void meet(CollectiveKind call, uint32_t step, uint64_t hash);
 
   // ---- failures ----
 
-  // Throws once a rank is known to be lost or a collective has failed, NCCL's within some seconds.
-  // To be called after a wait for a GPU's stream, before its results are used: a broken-off
-  // collective leaves anything there.
+  // Throws once a rank is known to be lost or a collective has failed, within some seconds for
+  // NCCL. Call it after a wait for a GPU's stream, before you use the results: an aborted
+  // collective leaves any bytes there.
   virtual void check() const = 0;
-  // Waits for an event of the device, behind collectives; kTimedOut after so many seconds. Not
-  // Device::synchronize: a stream may hold a collective that another rank never joins. Throws as
-  // check() does.
+  // Waits for an event of the device that is behind collectives; kTimedOut after timeout_s. Do not
+  // use Device::synchronize there: a stream may hold a collective that another rank never joins.
+  // Throws as check() does.
   Status await(Device& device, DeviceEvent done, double timeout_s) const;
   // Tells the other ranks why this one ends.
   virtual void report(const Status& failure) = 0;
 
  protected:
-  // size() pieces of collective.bytes, of which this rank's is in its place; afterwards all are.
+  // `all` has size() pieces of collective.bytes. Before it, this rank's piece is in its place;
+  // afterwards all are.
   virtual void gather_in_place(CollectiveSignature collective, std::byte* all) = 0;
 };
 

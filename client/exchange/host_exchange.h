@@ -11,18 +11,17 @@
 
 namespace elixir {
 
-// The parameter server, for the ranks of one node: a chunk is gathered by copying the shards
-// straight from every rank's param slots, and the whole gradient goes down into this rank's grad
-// slot, in one copy where the device has blocks for it to come together; elixird's workers sum the
-// ranks' gradients inside the update, in rank order. No collective, no rendezvous but elixird, the
-// same bits for every plan.
+// The parameter server, for the ranks of one node. A chunk is gathered by copying its shards
+// straight from every rank's param slots. The whole gradient goes down into this rank's grad slot,
+// in one copy if the device has blocks to collect it. elixird's workers sum the ranks' gradients
+// inside the update, in rank order. It needs no collective and no rendezvous but elixird, and every
+// plan gives the same bits.
 //
-// Chunks placed on the GPU, which one rank alone may have, never leave the device.
+// Chunks placed on the GPU never leave the device; only a rank alone may have them.
 class HostExchange final : public Exchange {
  public:
-  // `grad_blocks`: in which gradients come together; 0: they go straight into their slots.
-  // REQUIRES: Device::copies_at_once(), or some blocks where there is a chunk that leaves the
-  // device.
+  // `grad_blocks`: how many blocks collect gradients; 0: gradients go straight into their slots.
+  // REQUIRES: Device::copies_at_once(), or some blocks if any chunk leaves the device.
   HostExchange(Session& session, Device& device, const shm::StepRules& rules,
                const std::vector<shm::ParameterPlace>& places, uint32_t grad_blocks);
 
@@ -67,10 +66,10 @@ class HostExchange final : public Exchange {
   const shm::Shape shape_;
   const shm::StepRules rules_;
   std::unique_ptr<DeviceStates> device_states_;  // null: no chunks placed on the GPU
-  const bool in_blocks_;                         // gradients come together on the device
+  const bool in_blocks_;                         // blocks on the device collect gradients
   GradBlocks grad_blocks_;
   std::vector<PendingGrads> pending_;  // by chunk; put aside in its grad slot
-  std::byte* norms_ = nullptr;         // a NormSum a chunk placed on the GPU, device memory
+  std::byte* norms_ = nullptr;         // a NormSum per chunk placed on the GPU, device memory
   NormSum* own_norms_ = nullptr;       // their copy
   DeviceEvent squared_, norms_down_, done_;
   GradPublisher publisher_;  // last: it ends before what it publishes

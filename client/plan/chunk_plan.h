@@ -17,7 +17,7 @@ struct ParameterSize {
   bool own_chunk = false;  // used in several places of forward: it shares its chunk with none
 };
 
-// Which parameter lies where in which chunk.
+// The place of every parameter in its chunk.
 struct ChunkPlan {
   uint64_t chunk_numel = 0;
   uint32_t n_chunks = 0;                    // of trained parameters
@@ -39,16 +39,16 @@ struct ChunkPlan {
 //   lengths from the largest parameter to a quarter of the model, or to twice that parameter; where
 //   a few are far longer than all others, as token embeddings are, from the largest of the others,
 //   but no shorter than a Mi elements (planner::ordinary_length).
-// kInvalidArgument where there would be more chunks than can be.
+// kInvalidArgument if there would be too many chunks.
 Result<ChunkPlan> plan_chunks(std::span<const ParameterSize> parameters, uint64_t chunk_numel);
 
-// Places `n` chunks on the GPU and numbers these last, as shm::Shape does. They are the first
-// in the order of the parameters: what the next forward pass needs first is updated on the device.
-// Fewer where they would end amid a parameter that is longer than a chunk.
+// Places `n` chunks on the GPU and numbers these last, as shm::Shape does. They are the first in
+// the order of the parameters, so that the device updates what the next forward pass needs first.
+// It places fewer if they would end in the middle of a parameter that is longer than a chunk.
 void place_on_gpu(ChunkPlan& plan, uint32_t n);
 
-// Those of the others that planner::swings() names swing, and are numbered behind the rest of them,
-// as shm::Shape does. stride 0: none. After place_on_gpu().
+// Makes those of the other chunks swing that planner::swings() names, and numbers them behind the
+// rest, as shm::Shape does. stride 0: none. Call it after place_on_gpu().
 void place_swing(ChunkPlan& plan, uint32_t stride);
 
 }  // namespace elixir

@@ -8,7 +8,7 @@
 
 namespace elixir {
 
-// What losses are multiplied by.
+// The factor that losses are multiplied by.
 class LossScale {
  public:
   explicit LossScale(double constant) : scale_(constant) {}
@@ -17,16 +17,16 @@ class LossScale {
 
   bool dynamic() const { return options_.has_value(); }
   double value() const { return scale_; }
-  // Steps in a row that were not skipped, since it changed last.
+  // Steps in a row that were not skipped, since the last change.
   uint32_t good_steps() const { return good_steps_; }
-  // Where it is dynamic, it goes on from there.
+  // A dynamic scale continues from there.
   void restore(double value, uint32_t good_steps) {
     if (!options_) return;
     scale_ = value;
     good_steps_ = std::min(good_steps, options_->growth_interval - 1);
   }
 
-  // A step is over.
+  // Call it at the end of each step.
   void update(bool skipped) {
     if (!options_) return;
     if (skipped) {

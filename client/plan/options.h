@@ -1,6 +1,7 @@
 #pragma once
 
-// How a model is trained: everything but the model, its data and the optimizer's hyperparameters.
+// The options of a training: everything except the model, its data and the optimizer's
+// hyperparameters.
 
 #include <cstdint>
 #include <functional>
@@ -41,13 +42,13 @@ struct AdamOptions {
 
 // The strategies of ZeRO (arXiv 1910.02054) and of Elixir (arXiv 2212.05339, table 1) as points
 // between which a plan lies: how many gathered chunks are kept, all or as few as operators need.
-// States are always sharded among ranks, so that kDdp and kZero1 are carried out as kZero2, with
-// the same bytes moved. Where the states lie is Options::offload.
+// States are always sharded among ranks, so kDdp and kZero1 run as kZero2 and move the same bytes.
+// Options::offload says where the states are.
 enum class Strategy : uint8_t { kNone, kDdp, kZero1, kZero2, kZero3, kRcacheMax, kRcacheMin };
 
 // Names, defaults and meaning as in torch.amp.GradScaler: a step whose gradients are not all finite
-// is skipped and the scale falls by backoff_factor; after growth_interval steps in a row that were
-// not, it grows by growth_factor.
+// is skipped and the scale falls by backoff_factor; after growth_interval steps in a row without a
+// skip it grows by growth_factor.
 struct DynamicLossScale {
   double init_scale = 65536;
   double growth_factor = 2;
@@ -62,73 +63,76 @@ struct HostLink {
   double latency_us = 0;  // of a copy
 };
 
-// None of it changes a bit of the weights, save dtype, the loss scale, clipping, the kind of
-// device, and the exchange: the collective one rounds the sum of gradients to the compute type
+// No option changes a bit of the weights, except dtype, the loss scale, clipping, the kind of
+// device, and the exchange. The collective exchange rounds the sum of gradients to the compute type
 // before the update, and NCCL sums in its own order from three ranks on.
 struct Options {
-  // Where the model computes: "cpu", or "cuda", with an index ("cuda:1") or without (then the local
-  // rank counts). The module is built on the CPU all the same; its inputs must lie on
-  // Optimizer::device().
+  // The device on which the model computes: "cpu", or "cuda" with an index ("cuda:1") or without
+  // (then the local rank is the index). You still build the module on the CPU; its inputs must be
+  // on Optimizer::device().
   std::string device = "cpu";
   ComputeType dtype = ComputeType::kFp32;  // in which it computes; masters are FP32
-  // Of floating-point buffers; empty: each keeps its own, as statistics and tables of angles need.
+  // The type of floating-point buffers. Empty: each keeps its own, which statistics and tables of
+  // angles need.
   std::optional<ComputeType> buffer_dtype = {};
   // Losses are multiplied by a scale, gradients divided by it (Optimizer::scale). FP16 needs one.
   double loss_scale = 1;
-  std::optional<DynamicLossScale> dynamic_loss_scale = {};  // in its place
-  // Empty: the plan's; without one early where layout.spare_slots asks for them, else deferred.
+  std::optional<DynamicLossScale> dynamic_loss_scale = {};  // replaces loss_scale
+  // Empty: the plan's. Without a plan: early if layout.spare_slots asks for spare slots, else
+  // deferred.
   std::optional<UpdateMode> update = {};
-  // The greatest L2 norm of all gradients together; a greater one is scaled down to it, as
-  // torch.nn.utils.clip_grad_norm_ does. Steps whose gradients are not finite are skipped then.
+  // The greatest L2 norm of all gradients together; larger gradients are scaled down to it, as by
+  // torch.nn.utils.clip_grad_norm_. It also skips steps whose gradients are not finite.
   std::optional<double> clip_norm = {};
-  // outcome().grad_norm is there without clipping, too. Steps whose gradients are not finite are
-  // skipped then.
+  // Provides outcome().grad_norm without clipping. It also skips steps whose gradients are not
+  // finite.
   bool grad_norm = false;
-  // What backward sums up of each parameter's gradient is kept, in FP32 on the device (4 bytes a
-  // parameter), for Optimizer::gradient().
+  // Keeps each parameter's gradient, as backward sums it up, for Optimizer::gradient(): FP32 on the
+  // device, 4 bytes per parameter.
   bool keep_gradients = false;
-  // Parameters for which it says true stay ordinary tensors, in the type they have, on the device:
-  // norms in FP32, a part that another optimizer trains. Elixir neither updates them nor adds up
-  // their gradients over ranks. The same on all ranks.
+  // Parameters for which it returns true stay ordinary tensors of their own type, on the device:
+  // norms in FP32, or a part that another optimizer trains. Elixir neither updates them nor adds up
+  // their gradients over ranks. It must return the same on all ranks.
   std::function<bool(const std::string& name, const at::Tensor& parameter)> leave_out = {};
-  // After every step rank 0's buffers become everyone's, as DistributedDataParallel's do with the
-  // option of this name before every forward pass. The same on all ranks. Off: buffers are equal
-  // at the start, and each rank's own from then on.
+  // Copies rank 0's buffers to all ranks after every step. (DistributedDataParallel does that
+  // before every forward pass, with the option of this name.) Must be the same on all ranks. Off:
+  // buffers are equal at the start, and each rank has its own from then on.
   bool broadcast_buffers = false;
-  // Backward passes a step, 1 to 65536: an immediate update awaits so many, and memory is planned
-  // for them. Their gradients are summed in FP32, whatever is said here. The caller divides the
-  // losses by it if the mean is wanted, as with torch.
+  // Backward passes per step, 1 to 65536. An immediate update waits for so many, and memory is
+  // planned for them. Gradients of several passes are always summed in FP32. Divide the losses by
+  // it if you want the mean, as with torch.
   uint32_t accumulate = 1;
-  // chunk_numel 0: the shortest with little waste. rcache_blocks 0: a quarter, at least 4.
-  // long_blocks 0: likewise, of the parameters that are longer than a chunk.
-  // gpu_state_share empty: 0. exchange empty: host on one node, collective over several.
-  // spare_slots empty: as many as there are chunks where `update` asks for early updates, as far as
-  // the node has room. swing_stride empty: the plan's; without one 0. exchange, long_blocks,
-  // spare_slots and swing_stride go into the plan (elixir::plan), and what it could not do of them
-  // counts as it has it.
+  // chunk_numel 0: the shortest length with little waste. rcache_blocks 0: a quarter of the chunks,
+  // at least 4. long_blocks 0: the same for parameters that are longer than a chunk.
+  // gpu_state_share empty: 0. exchange empty: host on one node, collective on several. spare_slots
+  // empty: one per chunk if `update` asks for early updates, as far as the node has room.
+  // swing_stride empty: the plan's, or 0 without a plan.
+  //
+  // exchange, long_blocks, spare_slots and swing_stride go into the plan (elixir::plan). If it
+  // could not follow them, the plan's values count.
   LayoutOptions layout = {};
-  // A folder: a checkpoint, or a plain Hugging Face model. Parameters come from there, and the
-  // module gives no values (it may lie on the meta device); with load_states the run goes on from
-  // there (Optimizer::load). Buffers, and parameters that are left out, come from there where it
-  // has them.
-  // "": the module's own values. Every rank must see it. Optimizer::loaded() tells what came.
+  // A folder: a checkpoint, or a plain Hugging Face model. Parameters come from there and not from
+  // the module, which may be on the meta device. With load_states the run resumes from there
+  // (Optimizer::load). Buffers, and parameters that are left out, come from there if it has them.
+  // "": the module's own values. Every rank must see the folder. Optimizer::loaded() reports the
+  // result.
   std::string load_from = {};
   bool load_states = true;
-  // In the place of rcache_blocks and gpu_state_share: a strategy by name, with states in host
-  // memory or on the device.
+  // Replaces rcache_blocks and gpu_state_share: a strategy by name, with states in host memory or
+  // on the device.
   Strategy strategy = Strategy::kNone;
   bool offload = true;
-  // In the place of all these: what the planner chose (elixir::plan). The same on all ranks.
+  // Replaces all of these: the planner's choice (elixir::plan). Must be the same on all ranks.
   std::shared_ptr<const planner::Plan> plan = {};
   uint64_t device_memory_bytes = 0;  // for torch and Elixir together; 0: as much as there is
-  uint32_t workers = 0;              // elixird's threads for this job at most; 0: its choice
-  // Threads of rank 0 that draw and load the initial values, which do not depend on it; 0: one for
-  // every processor that this process may use.
+  uint32_t workers = 0;              // most threads of elixird for this job; 0: its choice
+  // Threads of rank 0 that draw and load the initial values, which do not depend on their number.
+  // 0: one per processor that this process may use.
   uint32_t load_threads = 0;
-  // A file for the run's spans, in Chrome's trace format (rank r > 0: the same with .r); "": none.
+  // A file for the run's spans, in Chrome's trace format (rank r > 0 appends .r); "": none.
   std::string trace = {};
-  // On the CPU, to emulate another device: a link of this speed, and operators on parameters that
-  // take at least so long.
+  // To emulate another device on the CPU: a link of this speed, and a least time of operators on
+  // parameters.
   std::optional<HostLink> link = {};
   double operator_us = 0;
   double ranks_timeout_s = 600;  // for the other ranks of this node to attach and load

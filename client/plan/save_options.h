@@ -1,6 +1,6 @@
 #pragma once
 
-// What a program gives to a save and learns of it, and of a load. Format of a saved folder:
+// The options of a save, and the reports of a save and a load. Format of a saved folder:
 // checkpoint/manifest.h, docs/training.md.
 
 #include <cstdint>
@@ -11,21 +11,21 @@
 
 namespace elixir {
 
-// The same on all ranks, but for files and program, which rank 0 gives, and rank_state.
+// Must be the same on all ranks, except files and program, which rank 0 gives, and rank_state.
 struct SaveOptions {
   bool optimizer_states = true;  // false: the model alone, as Hugging Face has it
-  // false: without parameters that are not trained, the base of an adapter. What it is loaded into
-  // must have the same: the folder keeps a hash of them, which is compared.
+  // false: leaves out parameters that are not trained, the base of an adapter. A model that loads
+  // the folder must have the same ones: the folder keeps a hash of them, which is compared.
   bool frozen = true;
-  // Host memory for copies of what an update is about to change, while training goes on; where it
-  // is full, updates wait. Empty: elixird's choice.
+  // Host memory for copies of states that an update is about to change, while training continues.
+  // When it is full, updates wait. Empty: elixird's choice.
   std::optional<uint64_t> shadow_bytes = {};
-  // Once the folder is published: of its parent's step-NNNNNNNNN the last `keep` stay (0: all), and
-  // those whose step is a multiple of keep_every (0: none).
+  // Once the folder is published, its parent keeps the last `keep` of its step-NNNNNNNNN (0: all),
+  // and those whose step is a multiple of keep_every (0: none).
   uint32_t keep = 0;
   uint64_t keep_every = 0;
-  // save() throws kUnavailable while another save is under way (of several ranks perhaps on some
-  // alone: then those that it does not tell hear it from wait()); else it waits for that one.
+  // true: save() throws kUnavailable while another save is in progress. With several ranks it may
+  // throw on some of them only; then wait() tells the others. false: it waits for the other save.
   bool drop_if_busy = false;
   // Names in the folder ("config.json", "user/tokens.json": one folder deep at most), and bytes.
   std::vector<std::pair<std::string, std::string>> files = {};
@@ -33,24 +33,24 @@ struct SaveOptions {
   std::string rank_state = {};  // each rank's own, for LoadReport::rank_state: random numbers, data
 };
 
-// A save that has ended well.
+// A successful save.
 struct SaveReport {
   std::string path;
   uint64_t step = 0;          // since the run's first beginning
   uint64_t bytes = 0;         // of all files
   uint64_t shadow_bytes = 0;  // the budget
   uint64_t shadow_peak_bytes = 0;
-  double stall_s = 0;  // for which updates waited
+  double stall_s = 0;  // that updates waited
   double write_s = 0;  // from the first byte to the folder's name
 };
 
 struct LoadReport {
   std::string path;
-  uint64_t step = 0;        // that the folder is of; 0 for a plain Hugging Face model
-  uint32_t ranks = 0;       // that wrote it; 0 for one
-  bool has_states = false;  // they were loaded: the run goes on from there
+  uint64_t step = 0;        // of the folder; 0 for a plain Hugging Face model
+  uint32_t ranks = 0;       // that wrote it; 0 for such a model
+  bool has_states = false;  // states were loaded, and the run resumes from there
   std::string program = {};
-  std::string rank_state = {};  // of the rank with this one's number; "" where there was none
+  std::string rank_state = {};  // of the rank with this one's number; "" if there was none
 };
 
 }  // namespace elixir

@@ -1,6 +1,6 @@
 #pragma once
 
-// What an optimizer tells of its plan and of its steps.
+// The reports of an optimizer about its plan and its steps.
 
 #include <cstdint>
 #include <string>
@@ -16,7 +16,7 @@ struct PlanSummary {
   uint64_t chunk_numel;
   uint32_t n_chunks;         // of trained parameters
   uint32_t n_gpu_chunks;     // of them, placed on the GPU
-  uint32_t n_swing_chunks;   // of the others, updated on the device, through which states go
+  uint32_t n_swing_chunks;   // of the others, whose states pass through the device for their update
   uint32_t n_frozen_chunks;  // of the others
   uint32_t rcache_blocks;
   uint32_t long_blocks;  // for parameters longer than a chunk
@@ -25,8 +25,9 @@ struct PlanSummary {
   uint32_t spare_slots;  // chunks of a step that may be updated early
   shm::Exchange exchange;
   std::string device;
-  uint64_t pinned_bytes;    // of host memory, page-locked for the device
-  uint64_t pageable_bytes;  // of what was to be, refused: its copies are slow and hold up the host
+  uint64_t pinned_bytes;  // of host memory, page-locked for the device
+  // of what could not be page-locked: its copies are slow and hold up the host
+  uint64_t pageable_bytes;
   double waste_ratio;
   double predicted_step_s;     // by Options::plan; 0: without one
   uint64_t device_bytes;       // what Elixir holds on the device
@@ -36,16 +37,16 @@ struct PlanSummary {
   double load_seconds;         // until their initial values were drawn and loaded
 };
 
-// Where a step's time went, against the best this run could do.
+// How a step spent its time, against the best this run could do.
 struct Roofline {
   uint32_t step = 0;      // which; 0: none is known yet
-  double compute_ms = 0;  // step less exposed
+  double compute_ms = 0;  // step minus exposed
   double h2d_ms = 0, d2h_ms = 0, update_ms = 0, exposed_ms = 0, step_ms = 0;
   planner::Leg binding = planner::Leg::kCompute;  // the leg that would take longest by itself
   double time_over_limit = 1;  // step / that leg; legs at the best rate measured in this run
 };
 
-// What the last step() did on this rank.
+// Statistics of the last step() on this rank.
 struct StepStats {
   uint32_t step = 0;
   uint64_t gathers = 0;  // chunks copied into blocks
@@ -55,16 +56,16 @@ struct StepStats {
   uint64_t d2h_bytes = 0;
   uint64_t d2d_bytes = 0;         // received from other devices, by collectives
   double update_numel_per_s = 0;  // elixird's rate in the last step that it has finished
-  // Of that step: chunks of this node that were updated before the verdict, and those of them that
-  // it let stand.
+  // In that step: chunks of this node that were updated before the verdict, and how many of them
+  // the verdict kept.
   uint32_t early_chunks = 0, early_hits = 0;
-  uint32_t swing_chunks = 0;  // of that step: updated on the device, beside elixird's rate
-  // Of roofline.step: this one on a CPU, on a GPU the last one that it has finished; the update's
-  // of the last step that elixird has finished.
+  uint32_t swing_chunks = 0;  // in that step: updated on the device, not in elixird's rate
+  // The times of roofline.step: this step on a CPU, the last one that it has finished on a GPU. The
+  // update's time is that of the last step that elixird has finished.
   Roofline roofline;
 };
 
-// What became of a step, the same on all ranks.
+// The outcome of a step, the same on all ranks.
 struct StepOutcome {
   uint32_t step = 0;
   double mean_loss = 0;   // over ranks, of what each gave to step()

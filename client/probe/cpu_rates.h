@@ -1,7 +1,7 @@
 #pragma once
 
-// What an elixird gets out of this machine: its memory, and its update of it. The memory is shared,
-// as an elixird's is, and all processors that this process may use work on it.
+// The rates that an elixird reaches on this machine: of its memory, and of its update. The memory
+// is shared, as an elixird's is, and all processors that this process may use work on it.
 
 #include <cstdint>
 #include <vector>
@@ -11,11 +11,12 @@
 namespace elixir::probe {
 
 struct CpuRateOptions {
-  // How many gradients to sum in the update, each to be measured; 1 to optim::kMaxGrads.
+  // Numbers of gradients that the update sums, each one measured; 1 to optim::kMaxGrads.
   std::vector<uint32_t> trainers = {1};
-  // BF16 parameters, as far as memory allows; 0: far beyond the caches, which would flatter.
+  // BF16 parameters, as far as memory allows. 0: far more than the caches hold, which would
+  // flatter.
   uint64_t numel = 0;
-  // Everything once a round. The best counts: what else runs only takes away.
+  // Each round measures everything once. The best counts, because other work only lowers a rate.
   int rounds = 5;
 };
 

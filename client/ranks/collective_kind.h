@@ -12,7 +12,7 @@ enum class CollectiveKind : uint8_t {
   kBroadcast = 4,
   kScatter = 5,
   kGather = 6,
-  // What a program calls on all ranks, which meet there.
+  // Calls that a program makes on all ranks, which meet there.
   kLoad = 7,
   kSetParameter = 8,
   kRelease = 9,
@@ -23,11 +23,11 @@ bool is_call(CollectiveKind kind);
 
 inline constexpr uint32_t kNoChunk = UINT32_MAX;
 
-// What a rank does in one collective: the same on all ranks, or the program is wrong.
+// A rank's part in one collective. It must be the same on all ranks, else the program is wrong.
 struct CollectiveSignature {
   CollectiveKind kind = CollectiveKind::kValues;
-  uint64_t bytes = 0;         // a rank's; below 2^39
-  uint32_t chunk = kNoChunk;  // whose values they are; below shm::kMaxChunks = 2^20
+  uint64_t bytes = 0;         // per rank; below 2^39
+  uint32_t chunk = kNoChunk;  // of the values; below shm::kMaxChunks = 2^20
 
   uint64_t pack() const {
     const uint64_t packed_chunk = (chunk + 1) & kChunkMask;  // kNoChunk: 0

@@ -5,7 +5,7 @@
 
 namespace elixir {
 
-// Who this process is among the ranks of its job, as its starter says it in the environment.
+// The place of this process among the ranks of its job, as its starter says it in the environment.
 struct LaunchEnvironment {
   uint32_t rank = 0;
   uint32_t world_size = 1;
@@ -15,13 +15,13 @@ struct LaunchEnvironment {
   // "torchrun", "slurm", "openmpi", "mvapich", "pals", "hydra", "pmi", "alone"
   std::string starter;
 
-  // Where rank 0 can be reached, for a rendezvous; "" and 0 when nothing says so.
+  // The address of rank 0, for a rendezvous; "" and 0 if nothing says it.
   std::string master_address;
   uint16_t master_port = 0;
   // The starter itself has a store at that address (torchrun; TORCHELASTIC_USE_AGENT_STORE).
   bool starter_hosts_store = false;
 
-  std::string launch = {};  // the same for a start and its restarts: whose elixird is whose
+  std::string launch = {};  // the same for a start and its restarts; tells which elixird is its own
 
   bool one_node() const { return local_world_size == world_size; }
 };

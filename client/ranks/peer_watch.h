@@ -1,16 +1,16 @@
 #pragma once
 
-// Knows within seconds, on every rank, that a rank of the job has died, and which.
+// Tells every rank within seconds that a rank of the job has died, and which one.
 //
-// A star of TCP connections: rank 0 listens, every other rank connects once and says who it is. A
-// connection that ends without a goodbye is a death; rank 0 tells it to all, with its name. If it
-// is rank 0's, everybody knows that. A process that is stopped or slow keeps its connections and is
-// not dead; a machine that is lost, without its system saying so, is missed by TCP itself, within
-// kLostMachineSeconds (keepalive while nothing is sent, TCP_USER_TIMEOUT otherwise). What a
-// connection says first is a token that only the job's ranks have; others are dropped.
+// It is a star of TCP connections: rank 0 listens, and every other rank connects once and says who
+// it is. A connection that ends without a goodbye is a death; rank 0 tells its name to all. If rank
+// 0 dies, everybody knows that it was rank 0. A process that is stopped or slow keeps its
+// connections and is not dead. If a machine is lost and its system says nothing, TCP notices within
+// kLostMachineSeconds (keepalive while nothing is sent, TCP_USER_TIMEOUT otherwise). Every
+// connection first sends a token that only the job's ranks have; others are dropped.
 //
-// Each rank has one thread, which does nothing but this. The first death is the one that counts: it
-// is the cause, and what follows it are consequences. Ranks found dead together are all named.
+// Each rank has one thread, which does nothing else. Only the first death counts: it is the cause,
+// and later ones are its consequences. Ranks found dead together are all named.
 
 #include <atomic>
 #include <cstdint>
@@ -26,7 +26,8 @@
 
 namespace elixir {
 
-// Where rank 0 listens, and what to say there; rank 0 gives it to the others by the rendezvous.
+// The address where rank 0 listens, and the token to send there. Rank 0 gives it to the others in
+// the rendezvous.
 struct WatchEndpoint {
   std::string address;  // numeric, IPv4 or IPv6
   uint16_t port = 0;
@@ -40,7 +41,7 @@ class PeerWatch {
  public:
   static constexpr int kLostMachineSeconds = 20;
 
-  // Rank 0: listens on `address`, a port of the system's choice. members: all ranks of the job.
+  // Rank 0: listens on `address`, at a port that the system chooses. members: all ranks of the job.
   static Result<std::unique_ptr<PeerWatch>> listen(const std::string& address,
                                                    std::vector<Member> members);
   // Another rank: connects. kUnavailable, kTimedOut.
@@ -49,47 +50,48 @@ class PeerWatch {
   // Rank 0, once: waits for every rank to have connected; kTimedOut names those that have not.
   Status await_connected(double timeout_s);
 
-  // Says goodbye, unless a death is known or an exception is under way (then this rank is failing,
-  // and the others are to hear it).
+  // Says goodbye, unless a death is known or an exception is in flight. (Then this rank is failing,
+  // and the others must hear of it.)
   ~PeerWatch();
 
   const WatchEndpoint& endpoint() const;  // rank 0
   const std::vector<Member>& members() const;
 
-  // kPeerLost, with the name of the rank (or ranks) that died first, once known; or what was
-  // reported. Any thread; one load while all is well.
+  // kPeerLost with the name of the rank (or ranks) that died first, once known; or the status that
+  // was reported. Any thread; one load while all is well.
   Status status() const;
-  // The same, after a wait of at most `timeout_s` for a death to become known: for a thread whose
-  // collective failed, which is how a death is felt before it is known.
+  // status(), after a wait of at most `timeout_s` for a death to become known. Call it in a thread
+  // whose collective failed: a collective fails before the death that caused it is known.
   Status await_status(double timeout_s) const;
 
-  // A death, or a failure of this rank itself, that was learned of elsewhere; told to all.
+  // Tells all ranks of a death, or of a failure of this rank itself, that was found elsewhere.
   void report(const Status& status);
 
-  // This rank waits in its collective of the host of that number, from 1 on; 0: no more. Two ranks
-  // that have waited for kStuckSeconds in different collectives of one number would wait for ever:
-  // that is kProtocol, and names both. Any thread; two stores.
+  // This rank waits in the host collective of that number, counted from 1; 0: it waits no more. Two
+  // ranks that have waited for kStuckSeconds in different collectives of one number would wait for
+  // ever: that is kProtocol, and names both. Any thread; two stores.
   static constexpr int kStuckSeconds = 5;
   void set_waiting(uint64_t number, CollectiveSignature collective = {});
-  // Of the collectives of its device, which have numbers of their own: how many it has asked for,
-  // and the oldest that is not done (0: all are). Told alike are two ranks whose oldest ones have
-  // one number and differ, and a rank that has asked for more than another one had when it began to
-  // wait in a collective of the host, which the first has not come to. Any thread; three stores.
+  // The collectives of its device have their own numbers. This says how many of them the rank has
+  // asked for, and which is the oldest that is not done (0: all are). Two cases are errors as
+  // above. Two ranks' oldest collectives may have one number and differ. Or a rank has asked for
+  // more collectives than another one had when that one began to wait in a host collective, which
+  // the first has not reached. Any thread; three stores.
   void set_on_device(uint64_t made, uint64_t oldest, CollectiveSignature of_oldest = {});
-  // For which rank, at the moment. The log tells it every kSayWaitingSeconds.
+  // The rank that this one waits for now. The log tells it every kSayWaitingSeconds.
   static constexpr int kSayWaitingSeconds = 30;
   void set_waiting_for(uint32_t peer);
 
-  // Asked about once a second, on the watch's thread, whether this rank is well, as long as
-  // status() is ok. What it answers else is reported, as by report(); a kPeerLost only once kBlameS
-  // have passed in which nobody told of another rank. It must not block. An empty one takes it
-  // back, and returns when none is running.
+  // Sets a function that the watch's thread calls about once a second while status() is ok: it
+  // tells whether this rank is well. If not, its status is reported, as by report(); a kPeerLost
+  // only after kBlameS in which nobody named another rank. It must not block. An empty function
+  // removes it, and returns when none is running.
   static constexpr double kBlameS = 5;
   void set_health(std::function<Status()> ask);
 
-  // Called once, on the watch's thread, as soon as status() is not ok; at once if it is already.
-  // It must not block for long, nor call set_callback. An empty one takes it back, and returns when
-  // none is running.
+  // Sets a function that the watch's thread calls once, as soon as status() is not ok; at once if
+  // it is already. It must not block for long, nor call set_callback. An empty function removes it,
+  // and returns when none is running.
   void set_callback(std::function<void(const Status&)> callback);
 
  private:

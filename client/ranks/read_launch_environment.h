@@ -16,8 +16,9 @@ namespace elixir {
 // The master address is MASTER_ADDR, else 127.0.0.1 on one node, else the first host of Slurm's
 // node list, which is rank 0's. The port is MASTER_PORT, else, for Slurm, Open MPI and PALS, one of
 // [kFirstDerivedPort, kFirstDerivedPort + kDerivedPorts) computed from the job's identifiers.
-// kInvalidArgument for a set that contradicts itself, and for a starter of several ranks that does
-// not say which rank, of how many, or which of its node's this is: nobody runs alone unawares.
+// kInvalidArgument for variables that contradict each other, and for a starter of several ranks
+// that does not say which rank this is, of how many, or which one on its node. So no rank runs
+// alone without knowing it.
 inline constexpr uint16_t kFirstDerivedPort = 20000;  // below Linux's ephemeral ports, 32768 on
 inline constexpr uint16_t kDerivedPorts = 10000;
 Result<LaunchEnvironment> read_launch_environment();

@@ -32,14 +32,14 @@ struct PeerWatch::State {
     int failure;  // as WatchConnection::Received has it
   };
 
-  // Begins the thread. It ends when `leaving` is set and signal() called, in order unless
+  // Starts the thread. It ends when `leaving` is set and signal() is called; with a goodbye, unless
   // `failing`.
   void start();
   // Wakes the thread.
   void signal() const;
-  // The first one counts. Any thread.
+  // Only the first fault counts. Any thread.
   void note_fault(const Status& own, const Status& for_others);
-  // This rank's, or what it knows of another one's (kPeerLost).
+  // A fault of this rank, or one of another rank that it knows of (kPeerLost).
   void note_own_fault(const Status& status);
   // Ranks that have not connected.
   size_t n_missing() const ELIXIR_REQUIRES(mutex) {
@@ -59,12 +59,12 @@ struct PeerWatch::State {
   std::map<uint32_t, WatchConnection> peers;  // rank 0: the others; another rank: rank 0
   std::vector<WatchFrame> early_frames;       // came with the welcome
   bool fault_told = false, goodbye_said = false;
-  // What a rank has come to, and waits for. Signatures are packed; 0: it does not wait.
+  // A rank's progress, and what it waits for. Signatures are packed; 0: it does not wait.
   struct Waiting {
     uint64_t number = 0;  // of its last collective of the host
-    uint64_t in = 0;      // it waits in that one
+    uint64_t in = 0;      // the signature of that one, while it waits in it
     uint64_t made = 0;    // collectives of its device
-    uint64_t oldest = 0;  // of them, that is not done; 0: all are
+    uint64_t oldest = 0;  // of them, the first not done; 0: all are done
     uint64_t oldest_in = 0;
 
     bool operator==(const Waiting&) const = default;

@@ -1,6 +1,6 @@
 #pragma once
 
-// Which gathered chunks lie in which blocks of device memory.
+// Keeps track of which gathered chunks are in which blocks of device memory.
 //
 // Every block is free, evictable or pinned, exactly one.
 //   free       holds no chunk. At the start all are.
@@ -10,16 +10,16 @@
 // pin() of a chunk that no block holds takes a free block, else the evictable block whose chunk is
 // needed last. Eviction never writes back: the param slots are the truth.
 //
-// Blocks are of two kinds. Chunks that hold one long parameter together come as one into a long
-// block, which takes nothing else; here the first of them stands for the run. All above is true of
-// each kind by itself. What is used when is one record, and of what may be fetched now the first
-// that is needed comes first.
+// There are two kinds of blocks. Chunks that together hold one long parameter go as one into a long
+// block, which takes nothing else; here the first of them stands for the run. All of the above
+// holds for each kind by itself. One record covers the uses of both kinds. Among the chunks that
+// may be fetched now, the one needed first comes first.
 //
-// Training and evaluation each have a record of their own, and a schedule of fetches by it:
-// evaluating between two steps changes nothing of what the steps do, but that they begin with what
-// lies in blocks. Pure bookkeeping: no memory, no copies, no threads. Not thread-safe. No
-// allocation after construction, except where uses depart from the record and another takes its
-// place, and where training and evaluation take turns.
+// Training and evaluation each have their own record, and their own schedule of fetches from it.
+// Evaluation between two steps changes only which chunks are in blocks when the next step begins.
+// Pure bookkeeping: no memory, no copies, no threads. Not thread-safe. It allocates after
+// construction only when uses depart from the record and another one replaces it, and when training
+// and evaluation take turns.
 
 #include <array>
 #include <cstdint>
@@ -39,20 +39,21 @@ class RCache {
   RCache(const RCache&) = delete;
   RCache& operator=(const RCache&) = delete;
 
-  // Long blocks, and by chunk whether it goes into one. Their numbers follow those of the others.
+  // Long blocks, and by chunk whether it goes into one. They are numbered behind the ordinary
+  // blocks.
   struct LongBlocks {
     uint32_t n_blocks = 0;
     std::vector<uint8_t> is_long = {};
   };
 
-  // n_blocks 0: where every chunk lies on the device anyway. Chunks from `first_frozen` on are
-  // never updated.
+  // n_blocks 0: every chunk is always on the device. Chunks from `first_frozen` on are never
+  // updated.
   RCache(uint32_t n_chunks, uint32_t n_blocks, uint32_t first_frozen = UINT32_MAX,
          LongBlocks long_blocks = {0, {}});
 
   enum class Presence {
     kHere,     // used before
-    kFetched,  // by start_fetch(), and not used since: it may be under way
+    kFetched,  // by start_fetch(), and not used since: it may be in progress
     kMissing,  // the caller must fill the block
   };
   struct Placement {
@@ -61,46 +62,47 @@ class RCache {
     uint32_t evicted;  // the chunk that lost the block, or kNone
   };
 
-  // Who uses a chunk: forward and backward of a step, or a pass without gradients. Once a step has
-  // begun, all until its end are its own.
+  // The user of a chunk: forward and backward of a step, or a pass without gradients. Once a step
+  // has begun, all uses until its end are the step's.
   enum class Use { kStep, kEvaluation };
 
-  // Pins the chunk, counting one use. Empty when it is in no block and all blocks of its kind are
-  // pinned.
-  // Victim: farthest next use on the recorded order (Belady), which is optimal in gathers. While
-  // there is no record to follow: of a step, the least recently used; of an evaluation, the most
-  // recently used, since it comes by the same chunks in a circle.
+  // Pins the chunk and counts one use. Empty if it is in no block and all blocks of its kind are
+  // pinned. It evicts the chunk with the farthest next use in the recorded order (Belady), which
+  // gives the fewest gathers. Without a record a step evicts the least recently used chunk. An
+  // evaluation then evicts the most recently used one, because it passes over the same chunks in a
+  // circle.
   std::optional<Placement> pin(uint32_t chunk, Use use = Use::kStep);
 
   // Undoes one pin; true when it was the block's last one. REQUIRES: the chunk is pinned.
   bool unpin(uint32_t chunk);
 
-  // The chunk that the record needs next and no block holds, if a block has room for it now. Ask
-  // when what is in use is pinned.
+  // The chunk that the record needs next and no block holds, if a block has room for it now. Call
+  // it when all chunks in use are pinned.
   std::optional<uint32_t> next_fetch() const;
   // Takes next_fetch()'s chunk into its block. REQUIRES: next_fetch() has a value.
   Placement start_fetch();
 
-  // The chunk's block turns free (its filling failed). REQUIRES: pinned once, or just fetched.
+  // Frees the chunk's block, because filling it failed. REQUIRES: pinned once, or just fetched.
   void abandon(uint32_t chunk);
 
-  // What the chunk's block holds is stale: it turns free. REQUIRES: a block holds it, unpinned.
+  // Frees the chunk's block, because its content is stale. REQUIRES: a block holds the chunk,
+  // unpinned.
   void drop(uint32_t chunk);
 
-  // A step is over: every chunk is stale and its block free, but for frozen ones that were used:
-  // they stay where they are, and the next step's schedule begins with them. Returns what
-  // UseRecord::end_step() does. REQUIRES: nothing is pinned.
+  // Ends a step: every chunk is stale, and its block becomes free. Frozen chunks that were used
+  // stay where they are, and the next step's schedule begins with them. Returns the result of
+  // UseRecord::end_step(). REQUIRES: nothing is pinned.
   bool end_step();
 
-  // What holds between any two calls: the first sentence above, and that blocks and the map from
-  // chunks agree. A pass over all blocks and chunks: once a step.
+  // Checks what holds between any two calls: the invariant above, and that blocks and the map from
+  // chunks agree. It passes over all blocks and chunks, so call it once per step.
   void check_invariant() const;
 
   uint32_t block_of(uint32_t chunk) const { return block_of_[chunk]; }
   uint32_t n_blocks() const { return static_cast<uint32_t>(blocks_.size()); }  // of both kinds
   uint32_t n_pinned() const { return n_pinned_[0] + n_pinned_[1]; }
   bool is_long(uint32_t chunk) const { return kind_of(chunk) == kLong; }
-  // Of the kind that the chunk goes into.
+  // For the kind of block that the chunk goes into.
   uint32_t n_blocks_for(uint32_t chunk) const { return is_long(chunk) ? n_long_ : n_ordinary_; }
   uint32_t n_pinned_beside(uint32_t chunk) const { return n_pinned_[kind_of(chunk)]; }
 
@@ -117,7 +119,7 @@ class RCache {
     uint32_t older = kNone, newer = kNone;  // in the list of those that are free, or evictable
     bool fetched = false;                   // and not used since
   };
-  // Of blocks, by when they came in. Each that is not pinned is in one.
+  // Blocks in the order in which they came in. Every block that is not pinned is in one list.
   struct List {
     uint32_t oldest = kNone, newest = kNone;
   };
@@ -126,13 +128,13 @@ class RCache {
   template <typename T>
   using ByKind = std::array<T, kKinds>;
 
-  // What is fetched when, by a record.
+  // The fetches that follow from a record.
   struct Schedule {
     ByKind<std::vector<planner::CacheFetch>> fetches;
     std::vector<uint32_t> held;  // by block, at its start; kNone: free
     uint64_t version = 0;        // of the record
     ByKind<size_t> next = {};    // of fetches
-    bool follows = false;        // blocks are as it has them
+    bool follows = false;        // blocks are as the schedule expects
   };
 
   Kind kind_of(uint32_t chunk) const {
@@ -163,7 +165,7 @@ class RCache {
   ByKind<List> free_, evictable_;
   UseRecord uses_;
   PassRecord passes_;
-  // Of a step that follows a step, of one that follows an evaluation, of an evaluation's pass.
+  // For a step after a step, for a step after an evaluation, and for a pass of an evaluation.
   Schedule step_, step_after_pass_, pass_;
   Schedule* now_ = &step_;       // that of turn_
   std::vector<uint32_t> holds_;  // by block: room for what is compared with Schedule::held

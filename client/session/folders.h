@@ -1,6 +1,6 @@
 #pragma once
 
-// What a session asks of elixird for folders: shm::SaveFolder, shm::LoadFolder.
+// A session's requests to elixird about folders: shm::SaveFolder, shm::LoadFolder.
 
 #include <cstdint>
 #include <string>

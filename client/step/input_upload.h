@@ -7,18 +7,18 @@
 
 namespace elixir {
 
-// Inputs on their way to the device. They are put into page-locked memory first, of which there is
-// so much that as a rule nobody waits for the device to have read it. Under the engine's mutex.
+// Copies inputs to the device through page-locked memory. There is so much of it that the caller
+// usually need not wait until the device has read it. Used under the engine's mutex.
 class InputUpload {
  public:
   explicit InputUpload(Device& device) : device_(device) {}
 
-  // Enqueues on kCompute what brings `bytes` of values to memory of the device; they may be changed
-  // at once.
+  // Enqueues a copy of `bytes` of values to memory of the device on kCompute. The values may be
+  // changed at once.
   void upload(std::byte* device, const void* values, size_t bytes);
 
  private:
-  // Beyond it the oldest piece is waited for, if it is large enough.
+  // Beyond this it waits for the oldest piece, if that is large enough.
   static constexpr size_t kMostBytes = size_t{256} << 20;
   static constexpr size_t kLeastPieceBytes = 4096;
 

@@ -14,17 +14,16 @@ namespace elixir {
 
 class Session;
 
-// What steps ask of elixird, and what became of them: hyperparameters by group, loss scale,
-// clipping, outcomes. Every rank comes to the same values: outcomes are elixird's, or agreed on by
-// all ranks. Owned by the thread that steps.
+// The requests of steps to elixird, and their outcomes: hyperparameters by group, loss scale,
+// clipping. Every rank has the same values, because outcomes are elixird's or all ranks agree on
+// them. Owned by the thread that steps.
 class StepControl {
  public:
-  // A training that takes no step for so long is over: its data or weights are not finite.
+  // A training that skips so many steps in a row has failed: its data or weights are not finite.
   static constexpr uint32_t kMaxSkippedInRow = 100;
 
-  // groups: the hyperparameters of each group of parameters, of one rule. Throws kInvalidArgument
-  // for what contradicts itself.
-  // `update`: what options.update has become.
+  // groups: the hyperparameters of each group of parameters, of one rule. `update`: the mode chosen
+  // for options.update. Throws kInvalidArgument for values that contradict each other.
   StepControl(std::vector<optim::AdamOptions> groups, const Options& options, UpdateMode update,
               uint32_t world_size);
 
@@ -37,37 +36,37 @@ class StepControl {
   double lr(uint32_t group) const { return groups_[group].lr; }
   uint32_t n_groups() const { return static_cast<uint32_t>(groups_.size()); }
   void set_lr(uint32_t group, double lr);
-  // Of group 0, and of the others in the proportion to it that they began with.
+  // Sets group 0's rate, and those of the others in their first proportion to it.
   void set_all_lr(double lr);
   const optim::AdamOptions& group(uint32_t group) const { return groups_[group]; }
   void set_group(uint32_t group, const optim::AdamOptions& options);
-  // Returns its number. REQUIRES: there are fewer than shm::kMaxParamGroups.
+  // Returns the group's number. REQUIRES: there are fewer than shm::kMaxParamGroups.
   uint32_t add_group(const optim::AdamOptions& options);
 
-  // What the step after the last one asks for. With immediate updates it is fixed when the first
-  // gradient comes in, also where that is dropped again: set_lr, set_group and add_group throw from
-  // then on until posted().
+  // The record of the next step. With immediate updates it is fixed when the first gradient comes
+  // in, even if that is dropped again: from then until posted(), set_lr, set_group and add_group
+  // throw.
   shm::StepRecord next_record() const;
   void opened_next() { opened_ = true; }
   bool opened() const { return opened_; }
 
-  // Wanted of all ranks with the next step: bits of shm::Ask.
+  // Asks all ranks with the next step: bits of shm::Ask.
   void ask(uint64_t asks) { asks_ |= asks; }
 
-  // The next step was posted, with this loss, or with the one that `late_loss` holds once the step
-  // is committed; null: none.
+  // The next step was posted with this loss, or, if `late_loss` is not null, with the one that it
+  // holds once the step is committed.
   void posted(double loss, const double* late_loss);
 
-  // The losses of the step in hand are multiplied by it. Dynamic: waits for the step before. Throws
-  // kInvalidArgument after kMaxSkippedInRow steps that were skipped one after another.
+  // The factor for the losses of the current step. A dynamic one waits for the step before. Throws
+  // kInvalidArgument after kMaxSkippedInRow skipped steps in a row.
   double loss_scale(Session& session);
-  // The same for the program, which multiplies a loss with it: check_scale_asked() holds then.
+  // loss_scale() for the program, which multiplies a loss by it; then check_scale_asked() passes.
   double ask_loss_scale(Session& session);
-  // Before a step with gradients is posted: a scale other than 1 that nobody has asked for since
-  // the last step cannot have been multiplied with. Throws kInvalidArgument.
+  // Call it before a step with gradients is posted. Throws kInvalidArgument for a scale other than
+  // 1 that nobody has asked for since the last step, because no loss was multiplied by it.
   void check_scale_asked() const;
-  // What has become of steps that are decided, said where they were skipped. Waits for nobody.
-  // REQUIRES: called in each step, before it is posted.
+  // Takes the outcomes of decided steps, and logs skipped ones. It does not block. REQUIRES: called
+  // in each step, before it is posted.
   void note_decided(Session& session);
 
   // ---- for checkpoints; while all posted steps are decided, for which the first two wait ----
@@ -77,14 +76,14 @@ class StepControl {
     uint32_t good_steps = 0;  // in a row, since it changed last
   };
   ScaleState scale_state(Session& session);
-  // By trained parameter, how often it has been updated: in steps that were not skipped, with a
-  // gradient of any rank's.
+  // By trained parameter, how often it has been updated: in steps that were not skipped and in
+  // which any rank had its gradient.
   std::vector<uint64_t> updates(Session& session);
-  // A dynamic scale goes on from there; a constant one stays.
+  // A dynamic scale continues from there; a constant one stays.
   void set_scale_state(const ScaleState& state);
   void set_updates(std::vector<uint64_t> updates);
 
-  // What became of a posted step, one of the last two. Waits for the other ranks.
+  // The outcome of a posted step, one of the last two. Waits for the other ranks.
   struct Outcome {
     shm::StepResult result{};
     double loss = 0;        // of this rank
@@ -92,11 +91,12 @@ class StepControl {
   };
   Outcome outcome(Session& session, uint32_t step);
 
-  // With what chunks placed on the GPU are updated in the last posted step, which was not skipped.
-  // Once a step: it counts. Good until the next one.
+  // The terms with which chunks placed on the GPU are updated in the last posted step, which was
+  // not skipped. Call it once per step, because it counts updates. Valid until the next step.
   const optim::ParameterSteps& device_updates(const Session& session,
                                               const shm::StepResult& result);
-  // The same where the outcome is known beforehand, since nothing can skip or clip the step.
+  // device_updates() for a step whose outcome is known beforehand, because nothing can skip or clip
+  // it.
   const optim::ParameterSteps& device_updates_unclipped(const Session& session);
 
  private:

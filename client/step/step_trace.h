@@ -12,9 +12,8 @@ namespace elixir {
 
 class Session;
 
-// What goes into Options::trace: operators between two stalls, copies, those of swing chunks among
-// them, collectives, and elixird's update of each chunk, step by step. Owned by the thread that
-// steps.
+// Writes Options::trace, step by step: operators between two stalls, copies (also of swing chunks),
+// collectives, and elixird's update of each chunk. Owned by the thread that steps.
 class StepTrace {
  public:
   // Several ranks: rank 0 writes `path`, rank r `path`.r. Throws when the file cannot be written.
@@ -23,8 +22,8 @@ class StepTrace {
   // failed, if one did.
   ~StepTrace();
 
-  // Operators ran without a stall, on a device that runs them when they are called. (Others tell
-  // themselves: Device::take_spans.)
+  // Operators ran without a stall, on a device that runs them when they are called. (Other devices
+  // report it themselves: Device::take_spans.)
   void add_compute(int64_t begin_ns, int64_t end_ns);
 
   // The step is about to be posted: writes what is known of it, and of updates since the last call.
@@ -37,8 +36,8 @@ class StepTrace {
   Device& device_;
   std::unique_ptr<TraceWriter> writer_;
   uint32_t step_ = 0;                    // the last one
-  std::vector<StreamSpan> compute_;      // of the step in hand
-  std::vector<uint64_t> update_end_ns_;  // by chunk: of the update written last
+  std::vector<StreamSpan> compute_;      // of the current step
+  std::vector<uint64_t> update_end_ns_;  // by chunk: end of the last update that was written
 };
 
 }  // namespace elixir

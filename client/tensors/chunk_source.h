@@ -9,8 +9,8 @@
 
 namespace elixir {
 
-// Who can bring a chunk's bytes to the device. Called by the interception around every operator
-// that reads a parameter. Any thread.
+// An object that can bring a chunk's bytes to the device. The interception calls it around every
+// operator that reads a parameter. Any thread.
 class ChunkSource {
  public:
   virtual ~ChunkSource() = default;
@@ -21,10 +21,10 @@ class ChunkSource {
   // Undoes one acquire of the same chunks.
   virtual void release(std::span<const uint32_t> chunks) noexcept = 0;
 
-  // The name of the parameter of that element; empty: none is there.
+  // The name of the parameter at that element; empty if there is none.
   virtual std::string parameter_at(uint32_t /*chunk*/, int64_t /*offset*/) const { return {}; }
 
-  // The same for a scope that may last: no other thread's operator waits for its end.
+  // acquire() for a scope that may last: no other thread's operator waits for its end.
   virtual void hold(std::span<const uint32_t> chunks, const char* holder) {
     acquire(chunks, holder);
   }
@@ -35,13 +35,13 @@ class ChunkSource {
   virtual void end_scope() noexcept {}
 };
 
-// What a chunk's storage knows of its source, which may end before the tensors do, while operators
-// of other threads run. Any thread.
+// The link from a chunk's storage to its source. The source may end before the tensors do, while
+// operators of other threads run. Any thread.
 class ChunkBinding {
  public:
-  // Null: the source has ended, or not begun. Else it lives at least until leave().
+  // Returns null if the source has ended or not begun. Else it lives at least until leave().
   ChunkSource* enter() {
-    // Sequentially consistent, with end(): either this is counted there, or sees its null here.
+    // Sequentially consistent, with end(): either end() sees this count, or this sees end()'s null.
     inside_.fetch_add(1);
     ChunkSource* const source = source_.load();
     if (source == nullptr) leave();
@@ -54,7 +54,7 @@ class ChunkBinding {
   bool has_source() const { return source_.load() != nullptr; }
 
   void begin(ChunkSource* source) { source_.store(source); }
-  // Returns when nobody is inside. REQUIRES: the caller is not.
+  // Returns when no thread is inside. REQUIRES: the caller is not inside.
   void end() {
     source_.store(nullptr);
     for (uint32_t inside = inside_.load(); inside != 0; inside = inside_.load()) {
@@ -67,7 +67,7 @@ class ChunkBinding {
   std::atomic<uint32_t> inside_ = 0;
 };
 
-// One use of a source. Empty: there is none any more.
+// One use of a source. Empty if the source has ended.
 class SourceUse {
  public:
   SourceUse() = default;

@@ -1,6 +1,6 @@
 #pragma once
 
-// Torch's types by the names that safetensors files have for them.
+// Torch's types and their names in safetensors files.
 
 #include <c10/core/ScalarType.h>
 
@@ -31,14 +31,14 @@ inline constexpr StoredType kStoredTypes[] = {
     {at::kLong, "I64"},
 };
 
-// Nothing: files have no such type.
+// Empty if files have no such type.
 inline std::optional<std::string_view> stored_name_of(at::ScalarType type) {
   for (const StoredType& stored : kStoredTypes) {
     if (stored.type == type) return stored.name;
   }
   return std::nullopt;
 }
-// Nothing: torch has none.
+// Empty if torch has no such type.
 inline std::optional<at::ScalarType> scalar_type_of(std::string_view name) {
   for (const StoredType& stored : kStoredTypes) {
     if (stored.name == name) return stored.type;

@@ -3,9 +3,10 @@
 // One rank's training run: ties the plan, the device, the session with elixird, the exchange
 // between ranks, the rCache, and the hooks on the module's parameters together.
 //
-// Any thread may run operators and backward(): a mutex guards what they touch
-// (engine_operators.cpp, engine_gradients.cpp). step(), outcome() and what asks for them belong to
-// one thread at a time, and so does the optimizer's end. In a forked child all of it throws.
+// Any thread may run operators and backward(): a mutex guards the state that they touch
+// (engine_operators.cpp, engine_gradients.cpp). Only one thread at a time may call step(),
+// outcome() and the functions that ask about them, or end the optimizer. In a forked child every
+// call throws.
 
 #include <exception>
 #include <functional>
@@ -45,12 +46,12 @@
 
 namespace elixir {
 
-// `options` with what `changes` gives. Throws kInvalidArgument for what is out of range.
+// `options` with the values that `changes` gives. Throws kInvalidArgument for values out of range.
 optim::AdamOptions changed(const optim::AdamOptions& options, const ParamGroup& changes);
 
 class Engine final : public ChunkSource {
  public:
-  // `device`: in the place of options.device.
+  // `device` replaces options.device.
   Engine(const ModelTensors& model, const optim::AdamOptions& hyperparameters,
          const std::vector<ParamGroup>& groups, const Options& options,
          std::optional<PlacedDevice> device = std::nullopt);
@@ -72,8 +73,8 @@ class Engine final : public ChunkSource {
   std::vector<ParamGroup> param_groups() const;
   void set_param_group(uint32_t group, const ParamGroup& changes);
   uint32_t add_param_group(const ParamGroup& group);
-  // `pull` brings hyperparameters that were set elsewhere. It is called before a step's are fixed
-  // for immediate updates, in a thread that runs backward(), and may throw.
+  // `pull` brings hyperparameters that were set elsewhere. With immediate updates it is called
+  // before a step's are fixed, in a thread that runs backward(). It may throw.
   void pull_before_fixing(std::function<void()> pull);
   void release_model();
 
@@ -101,7 +102,7 @@ class Engine final : public ChunkSource {
 
   std::shared_ptr<ChunkBinding> binding() const { return binding_; }
 
-  // This process was forked from the one that built it.
+  // Whether this process was forked from the one that built the engine.
   bool in_child() const { return forks() != forks_; }
 
  private:
@@ -111,11 +112,12 @@ class Engine final : public ChunkSource {
   struct GradHook;
   struct Block {
     std::byte* memory;
-    DeviceEvent unused;  // the operators that read what it holds are done
-    DeviceEvent filled;  // what it holds is there
+    DeviceEvent unused;  // the operators that read its content are done
+    DeviceEvent filled;  // its content is there
   };
 
-  // While it lives no other thread's operator begins: between two await_operators() of one call.
+  // While it lives, no other thread's operator begins. For use between two await_operators() of a
+  // call.
   class ClosedGate {
    public:
     explicit ClosedGate(Engine& engine) : engine_(engine) { engine.gate_.close(); }
@@ -150,10 +152,10 @@ class Engine final : public ChunkSource {
   bool take_out(uint32_t parameter, at::Tensor* grad);
   void take(uint32_t parameter, const at::Tensor& grad) ELIXIR_REQUIRES(mutex_);
   void require_none_lost() const ELIXIR_REQUIRES(mutex_);
-  // What no hook has told of a step's gradients.
+  // Changes to a step's gradients that no hook has reported.
   struct Assigned {
-    bool dropped = false;  // by another's zero_grad(), all that had come
-    std::vector<std::pair<uint32_t, at::Tensor>> gradients = {};  // given by hand
+    bool dropped = false;  // another's zero_grad() has dropped all that had come
+    std::vector<std::pair<uint32_t, at::Tensor>> gradients = {};  // assigned by hand
   };
   Assigned assigned_gradients();
   at::Tensor take_assigned(uint32_t parameter);
@@ -202,17 +204,17 @@ class Engine final : public ChunkSource {
   std::vector<ModuleParameter> parameters_;
   const RunPlan run_plan_;
   PlanSummary summary_{};
-  // What is in no chunk, buffers and what is left out, and the type that it was built with.
+  // Tensors in no chunk (buffers and left-out parameters), and the types that they were built with.
   struct Rest {
     std::string name;
     at::Tensor tensor;
     at::ScalarType built_as;
   };
   std::vector<Rest> rest_;
-  std::vector<NamedTensor> shared_buffers_;  // rank 0's become everyone's after every step
+  std::vector<NamedTensor> shared_buffers_;  // all ranks get rank 0's after every step
   const bool keeps_gradients_;
-  // By chunk: how many lie in the storage, and come into the block, that begins with it
-  // (RunPlan::run_lengths); storages by chunk, null where that is 0.
+  // By chunk: how many chunks are in the storage, and in the block, that begins with it
+  // (RunPlan::run_lengths). Storages by chunk, null if that is 0.
   const std::vector<uint32_t> runs_;
   std::vector<c10::intrusive_ptr<ChunkStorage>> storages_;
   std::vector<std::vector<int64_t>> sizes_;  // by parameter
@@ -220,7 +222,7 @@ class Engine final : public ChunkSource {
   std::vector<std::byte*> own_blocks_;       // by chunk; null: it is gathered into one of blocks_
   const std::shared_ptr<ChunkBinding> binding_;
 
-  // In the order in which each needs those before it.
+  // Each of these needs those before it.
   PlacedDevice placed_device_;
   Device* const device_;
   ConnectedRanks ranks_;  // empty: the host exchange
@@ -232,20 +234,20 @@ class Engine final : public ChunkSource {
   std::unique_ptr<SwingRunner> swing_runner_;  // null: no chunk swings
   std::unique_ptr<GradOffload> grad_offload_ ELIXIR_PT_GUARDED_BY(mutex_);
   std::unique_ptr<TakenGrads> taken_ ELIXIR_PT_GUARDED_BY(mutex_);
-  // An error came while a gradient of this step was neither in .grad nor on its way any more: the
-  // step must not be made without it.
+  // An error has lost a gradient of this step: it is neither in .grad nor on its way. The step must
+  // not be made without it.
   bool lost_gradient_ ELIXIR_GUARDED_BY(mutex_) = false;
   std::vector<at::Tensor> kept_grads_ ELIXIR_GUARDED_BY(mutex_);  // by parameter, if any is kept
-  uint32_t kept_step_ ELIXIR_GUARDED_BY(mutex_) = 0;              // theirs
+  uint32_t kept_step_ ELIXIR_GUARDED_BY(mutex_) = 0;              // of kept_grads_
   std::unique_ptr<RCache> rcache_ ELIXIR_PT_GUARDED_BY(mutex_);
 
   StepControl control_;
   std::function<void()> pull_ ELIXIR_GUARDED_BY(mutex_);  // empty: nothing is set elsewhere
   std::unique_ptr<StepTrace> trace_;                      // null: none is asked for
   StepMeter meter_ ELIXIR_GUARDED_BY(mutex_);
-  // Empty: the plan is none of the planner's.
+  // Empty: the plan is not the planner's.
   std::optional<PlanCheck> plan_check_ ELIXIR_GUARDED_BY(mutex_);
-  // The last step's update of chunks placed on the GPU, for its verdict.
+  // The last step's update of chunks placed on the GPU waits for its verdict.
   bool device_update_pending_ ELIXIR_GUARDED_BY(mutex_) = false;
   StepStats stats_;
   StepStats counters_at_step_;               // running totals when the last step ended
@@ -254,20 +256,20 @@ class Engine final : public ChunkSource {
   Roofline rooflines_[kKeptRooflines] ELIXIR_GUARDED_BY(mutex_);  // by step
   bool said_departed_ = false;
   bool said_old_gradients_ = false;
-  // The first of the device that was met where nothing may throw: thrown by what comes next.
+  // The device's first error in a place where nothing may throw; the next call throws it.
   std::exception_ptr failure_ ELIXIR_GUARDED_BY(mutex_);
   std::optional<LoadReport> loaded_;  // what the run began with
-  int64_t steps_before_ = 0;          // the run's step, less the session's
+  int64_t steps_before_ = 0;          // the run's step minus the session's
   std::vector<std::weak_ptr<SaveRequest>> saves_ ELIXIR_GUARDED_BY(mutex_);
-  // Of folders that this rank has saved into.
+  // Locks of folders that this rank has saved into.
   std::vector<std::shared_ptr<const UniqueFd>> locks_ ELIXIR_GUARDED_BY(mutex_);
 
-  // Also of the device, the exchange and the session, but for what waits for elixird or other ranks
-  // and for the sides of a swing.
+  // Also guards the device, the exchange and the session, except calls that wait for elixird or
+  // other ranks, and those of the swing runner.
   mutable Mutex mutex_;
-  CondVar unpinned_;  // an operator has ended, or what held a block
+  CondVar unpinned_;  // an operator, or another holder of a block, has ended
   OperatorGate gate_;
-  // Operators around one that waits for a block.
+  // Operators that enclose one that waits for a block.
   uint32_t waiting_inside_ ELIXIR_GUARDED_BY(mutex_) = 0;
 };
 

@@ -12,51 +12,52 @@
 
 namespace elixir {
 
-// Takes gradients to where the exchange wants them, as backward makes them. Gradients of a chunk
-// come in micro-steps: one of each parameter, then the exchange has the chunk.
+// Moves gradients to where the exchange wants them, as backward makes them. Gradients of a chunk
+// come in micro-steps: one of each parameter, then the exchange gets the chunk.
 //
-// With several ranks a step's micro-steps are those of the whole model: the first parameter that
-// comes a second time begins the next one, of all chunks, and what has not come in the one before
-// counts as zeros there. So a parameter's gradients are added up in an order that has nothing to do
-// with the chunk in which it is, and no chunk waits for a parameter that a pass does not use. A
-// rank alone adds up in the order in which gradients come, whatever chunks do: there each has its
-// own.
+// With several ranks a step's micro-steps are those of the whole model. The first parameter that
+// comes a second time begins the next micro-step of all chunks, and gradients that are missing in
+// the one before count as zeros. So a parameter's gradients are added up in an order that does not
+// depend on its chunk, and no chunk waits for a parameter that a pass does not use. A single rank
+// adds up in the order in which gradients come: there each chunk has its own micro-steps.
 //
 // Owned by the thread that runs backward. Throws elixir::Error.
 class GradOffload {
  public:
-  // `most_micro_steps`: after so many of a step a chunk is updated at once, and no gradient may
-  // come or be dropped any more (immediate updates); 0: any number.
+  // `most_micro_steps`: after so many of a step a chunk is updated at once, and no more gradients
+  // may come or be dropped (immediate updates); 0: any number.
   GradOffload(Device& device, Exchange& exchange, const shm::Shape& shape,
               std::vector<shm::ParameterPlace> places, uint32_t most_micro_steps);
 
-  // The gradient of parameter `index` for `step`; a second one before the step adds to the first,
-  // as in torch, but in FP32. Of the parameter's type, on its device.
+  // Takes the gradient of parameter `index` for `step`, of the parameter's type, on its device. A
+  // second one before the step adds to the first, as in torch, but in FP32.
   void take(uint32_t index, const at::Tensor& grad, uint32_t step);
 
-  // Drops what has arrived since the last step (zero_grad). Ranks count how often something was
-  // dropped, so a zero_grad() more or less on one of them makes no difference.
+  // Drops the gradients since the last step (zero_grad). Ranks count how often something was
+  // dropped, so another zero_grad() on one of them makes no difference.
   void discard();
 
-  // Before the post of `step`: every chunk is published, zeros where parameters have no gradient.
+  // Call it before the post of `step`: publishes every chunk, with zeros for missing gradients.
   void complete(uint32_t step);
 
-  // Gradients have come since the last step.
+  // Whether gradients have come since the last step.
   bool pending() const;
 
-  // Whether the next gradient of parameter `index` is the first of a micro-step, which may have to
-  // wait: for elixird to be done with the slot, for the device memory of an earlier one.
+  // Whether the next gradient of parameter `index` is the first of a micro-step. Such a gradient
+  // may have to wait for elixird to be done with the slot, or for the device memory of an earlier
+  // one.
   bool begins_micro_step(uint32_t index) const {
-    return !chunks_[places_[index].chunk].open || came_[index] != 0;  // of several, the first's
+    // of several chunks, the first
+    return !chunks_[places_[index].chunk].open || came_[index] != 0;
   }
 
-  // With immediate updates: all of the chunk's gradients of this step have come.
+  // With immediate updates: whether all of the chunk's gradients of this step have come.
   bool has_all_gradients(uint32_t chunk) const {
     return most_micro_steps_ != 0 && chunk < chunks_.size() &&
            chunks_[chunk].micro_steps == most_micro_steps_;
   }
 
-  // After the post: the next gradients are those of the next step.
+  // Call it after the post: the next gradients are those of the next step.
   void forget();
 
  private:

@@ -20,13 +20,13 @@ struct ModuleParameter : ParameterSize {
   bool built_contiguous = true;
 };
 
-// Who gives parameters their values. From a folder: a module on the meta device will do.
+// The source of the parameters' values. With kFolder the module may be on the meta device.
 enum class ValuesFrom : uint8_t { kModule, kFolder };
 
 // The parameters to train, in the order of registration, each once (a tied one under its first
-// name), but those without elements, which are in no chunk. Throws elixir::Error for one that is
-// not dense, not floating point, not on the CPU, not a leaf, another optimizer's, made in
-// InferenceMode, or of another type than the first.
+// name). Parameters without elements are left out, because they are in no chunk. Throws
+// elixir::Error for one that is not dense, not floating point, not on the CPU, not a leaf, another
+// optimizer's, made in InferenceMode, or of another type than the first.
 std::vector<ModuleParameter> trainable_parameters(const ModelTensors& model,
                                                   ValuesFrom values = ValuesFrom::kModule);
 
@@ -35,35 +35,35 @@ std::vector<ModuleParameter> trainable_parameters(const ModelTensors& model,
 std::vector<ModuleParameter> frozen_parameters(const ModelTensors& model,
                                                ValuesFrom values = ValuesFrom::kModule);
 
-// A model, and what of its parameters options.leave_out names, which is asked once for each.
+// A model, and its parameters that options.leave_out names. leave_out is called once for each.
 struct ModelParts {
   ModelTensors kept;
   std::vector<NamedTensor> left_out;
 };
 ModelParts parts_of(const ModelTensors& model, const Options& options);
 
-// Gives the parameters of groups[i] the group i + 1. Throws kInvalidArgument for more groups than
-// there can be, and for a parameter that is in two of them or not to be trained.
+// Gives the parameters of groups[i] the group i + 1. Throws kInvalidArgument for too many groups,
+// and for a parameter that is in two groups or is not trained.
 void assign_groups(std::vector<ModuleParameter>& parameters, const std::vector<ParamGroup>& groups);
 
-// Puts the parameters into the plan's order, frozen ones last. Throws kInvalidArgument where the
-// plan is of another model: it names a parameter that one of them lacks.
+// Puts the parameters into the plan's order, frozen ones last. Throws kInvalidArgument if the plan
+// is of another model, and names a parameter that is missing in one of them.
 void order_by(std::vector<ModuleParameter>& parameters, const planner::Plan& plan);
 
 std::vector<ParameterSize> sizes_of(const std::vector<ModuleParameter>& parameters);
 
-// Throws kInvalidArgument, naming both, where a parameter shares elements with another tensor of
-// the module that is not the same one: tied by set_data, or a view.
+// Throws kInvalidArgument, and names both, if a parameter shares elements with a different tensor
+// of the module: tied by set_data, or a view.
 void refuse_shared_memory(const ModelTensors& model);
 
-// The model's tensors that are in no chunk: what is left out, parameters that cannot be in one,
-// buffers; each once, under its first name.
+// The model's tensors that are in no chunk: left-out parameters, parameters that cannot be in one,
+// and buffers; each once, under its first name.
 std::vector<NamedTensor> rest_of(const ModelParts& model,
                                  const std::vector<ModuleParameter>& in_chunks);
 
-// The rest, and its values on the CPU: those `stored` under its name, else its own. Floating-point
-// parameters are cast to the compute type, buffers to theirs, if that is given; what is left out
-// keeps its type.
+// The rest, and its values on the CPU: those that `stored` has under its name, else its own.
+// Floating-point parameters are cast to the compute type, and buffers to theirs, if that is given.
+// Left-out parameters keep their type.
 struct MovedTensor {
   std::string name;
   at::Tensor tensor, values;
@@ -77,11 +77,11 @@ std::vector<MovedTensor> values_of_the_rest(const ModelParts& model,
                                             const RestTypes& types,
                                             const std::map<std::string, at::Tensor>& stored = {});
 
-// The tensors get their values, on the device. All or none.
+// Gives the tensors their values on the device, all or none.
 void move_to(at::Device device, const std::vector<MovedTensor>& rest);
 
-// In the log: what is not trained, was built in another type than chunks have, and so has another
-// one now, and takes other bytes.
+// Logs parameters that are not trained and were built in another type than that of chunks. They
+// have another type and another size now.
 void say_other_frozen_types(const std::vector<ModuleParameter>& parameters, at::ScalarType now);
 
 }  // namespace elixir

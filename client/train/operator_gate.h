@@ -7,13 +7,13 @@
 
 namespace elixir {
 
-// Who may use what an engine holds: operators of any thread, several at a time; step() and other
-// calls only while no operator runs. Among many evaluating threads there may never be such a
-// moment, so a call that asks comes first: from close() on no operator begins until open(), but for
-// threads that are inside of one already, or in a scope (elixir::consistent()), for whose end the
-// call waits.
+// Decides who may use the state of an engine. Operators of any thread may, several at a time;
+// step() and other calls may only while no operator runs. With many evaluating threads there may
+// never be such a moment, so a call has priority: from close() to open() no operator begins.
+// Threads inside an operator or a scope (elixir::consistent()) are exempt, and the call waits for
+// their end.
 //
-// Under the engine's mutex, which each function that takes a lock gives back while it waits.
+// Used under the engine's mutex. Functions that take a lock release it while they wait.
 class OperatorGate {
  public:
   // Operators and scopes of this thread.
@@ -25,9 +25,9 @@ class OperatorGate {
   };
   const Inside& inside() const { return of_thread(); }
 
-  // Before an operator or a scope of this thread begins: waits while the gate is closed. An
-  // operator may wait for one of another thread which waits here; so after ten seconds in which
-  // none has ended, it is let through.
+  // Call it before an operator or a scope of this thread begins: it waits while the gate is closed.
+  // An operator may wait for another thread's operator that waits here. So a waiter may pass after
+  // ten seconds in which no operator has ended.
   void pass(MutexLock& lock);
   void begin_operator();
   void end_operator();
@@ -35,10 +35,10 @@ class OperatorGate {
   void end_scope();
   uint32_t operators() const { return operators_; }
 
-  // A call of this thread asks, without the mutex: for that threads that run many operators leave
-  // hardly a moment. From here on none begins.
+  // A call of this thread closes the gate: no operator begins from now on. It needs no mutex,
+  // because threads that run many operators hardly ever leave it free.
   void close();
-  // Waits until none runs. REQUIRES: close(), and this thread is inside of none.
+  // Waits until no operator runs. REQUIRES: close(), and this thread is inside of none.
   void await_none(MutexLock& lock);
   void open(const MutexLock& lock);
 

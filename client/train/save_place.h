@@ -7,17 +7,17 @@
 
 namespace elixir {
 
-// Where a new folder is to be: its name in an open one.
+// The place of a new folder: its name in an open folder.
 struct SavePlace {
   UniqueFd parent;
   std::string parent_path, name;
 };
-// Throws kInvalidArgument: the name is none that a folder may have, it is taken, or the parent is
-// missing, no folder, or not writable.
+// Throws kInvalidArgument if the name is not allowed or is taken, or if the parent is missing, no
+// folder, or not writable.
 SavePlace save_place(const std::string& folder);
 
 // The lock of a folder in which checkpoints are written (checkpoint/listing.h), one for all
-// optimizers of this process. Throws kAlreadyRunning, with the folder, where another job keeps it.
+// optimizers of this process. Throws kAlreadyRunning, with the folder, if another job holds it.
 std::shared_ptr<const UniqueFd> lock_of(const SavePlace& place);
 
 }  // namespace elixir

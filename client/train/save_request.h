@@ -12,8 +12,8 @@
 
 namespace elixir {
 
-// A save that elixird makes, as its Savings see it. Any thread. It may outlive the session, which
-// close() ends for it: the outcome is then what was known by that time.
+// A save by elixird, as its Savings see it. Any thread. It may outlive the session: after close()
+// it keeps the outcome that was known by then.
 class SaveRequest {
  public:
   // `step`: since the run's first beginning.
@@ -23,13 +23,13 @@ class SaveRequest {
   double progress();
   SaveReport wait();
 
-  // Keeps the outcome, if it is there, before the session's record of it is used anew.
+  // Keeps the outcome, if it is there, before the session reuses its record.
   void look() { (void)done(); }
   // The session is about to end: no wait uses it afterwards.
   void close();
 
  private:
-  // Looks for so long. Its users keep the session alive.
+  // Looks for so many seconds. The session stays alive while there are users.
   bool look_for(double seconds);
   void keep(const Result<bool>& ended) ELIXIR_REQUIRES(mutex_);
   bool in_child() const { return forks() != forks_; }

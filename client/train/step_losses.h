@@ -8,16 +8,16 @@
 
 namespace elixir {
 
-// Losses on their way from the device to the host, which nobody waits for. bring() under the
+// Brings losses from the device to the host, and nobody waits for them. Call bring() under the
 // engine's mutex.
 class StepLosses {
  public:
   explicit StepLosses(Device& device) : device_(device) {}
 
-  // The loss, one number on the device, in FP64; by operators of LibTorch's.
+  // The loss as one FP64 number on the device, by LibTorch's operators.
   static at::Tensor number(const at::Tensor& loss);
-  // Enqueues a copy of the loss of `step`, which is a number(): where it will be, as soon as all
-  // that is on Stream::kDownload now is done, until step + kKept.
+  // Enqueues a copy of the loss of `step`, which is a number(). Returns its place on the host. It
+  // is there once the current work on Stream::kDownload is done, and until step + kKept.
   const double* bring(uint32_t step, const at::Tensor& loss);
 
  private:

@@ -15,16 +15,16 @@
 
 namespace elixir {
 
-// What a run is to be loaded into.
+// The run that a folder is loaded into.
 struct RunToLoad {
   std::vector<checkpoints::WantedParameter> parameters;  // in the order of the plan's places
-  std::map<std::string, std::vector<int64_t>> rest;      // what lies in no chunk, and its sizes
+  std::map<std::string, std::vector<int64_t>> rest;      // tensors in no chunk, and their sizes
   bool states = true;
   uint32_t rank = 0;
   std::vector<std::string> copies = {};  // LoadPlan's, which open_run() finds
 };
 
-// A folder, held against a model: names, shapes and types fit.
+// A folder that was compared with a model: names, shapes and types fit.
 struct StoredRun {
   RunToLoad of;
   checkpoints::StoredFolder folder;
@@ -34,15 +34,15 @@ struct StoredRun {
 // Throws kBadInput, with the folder and what does not fit, before a tensor is read.
 StoredRun open_run(const std::string& folder, RunToLoad of);
 
-// In what follows, elixird and who plans pass over these: names of the rest, and of copies.
+// The names that loads in elixird and load plans ignore: those of the rest, and of copies.
 std::vector<std::string> ignored_in(const RunToLoad& of);
 
-// What the folder has of that which lies in no chunk, by name, in the types it has them in; on the
-// CPU. Throws kBadInput for bytes that are not those that were written.
+// The folder's tensors that lie in no chunk, by name, in their stored types, on the CPU. Throws
+// kBadInput if bytes differ from those that were written.
 std::map<std::string, at::Tensor> read_rest(const StoredRun& run);
 
-// This rank's shards of the chunks placed on the GPU become what the folder holds. Reads with so
-// many threads, and holds a chunk's image, or some small ones'.
+// Loads this rank's shards of the chunks placed on the GPU from the folder. Reads with so many
+// threads, and holds the image of one chunk, or of some small ones.
 void load_device_chunks(const StoredRun& run, const RunPlan& plan, Exchange& exchange,
                         uint32_t threads);
 
