@@ -17,7 +17,8 @@ class DroppingSink final : public spdlog::sinks::base_sink<std::mutex> {
  public:
   // Opens a pipe or a terminal again, because settings of a descriptor apply to all processes that
   // share it. If the system does not allow that (another user's pipe), each line first asks whether
-  // there is room; it can wait only if another process takes that room in between. `fd` is borrowed.
+  // there is room; it can wait only if another process takes that room in between. `fd` is
+  // borrowed.
   explicit DroppingSink(int fd);
 
  private:
