@@ -65,7 +65,8 @@ std::string run_record(const TrainOptions& options, const std::vector<std::strin
                        {"min_lr_ratio", options.min_lr_ratio},
                        {"clip_norm", clip ? Json(*clip) : Json("none")},
                        {"loss_scale", loss_scale_record(options.run)},
-                       {"data", data_record(data_files)}};
+                       {"data", data_record(data_files)},
+                       {"labels", data_record(options.labels)}};
   return record.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 

@@ -17,30 +17,50 @@ int64_t sequence_start(uint64_t seed, int64_t step, int64_t row, int64_t starts)
 
 }  // namespace
 
+Status TokenData::Row::add(const std::string& path, const TokenFileOptions& options) {
+  Result<TokenFile> file = TokenFile::open(path, options);
+  if (!file.ok()) {
+    return error(file.status().code(), "{} {}", options.labels ? "--labels" : "--data",
+                 file.status().message());
+  }
+  if (!files.empty() && file->text() != files.front().text()) {
+    return error(Code::kBadInput,
+                 "--data {} and {}: text and tokens cannot be mixed, because their tokens mean "
+                 "different things; give files of one kind",
+                 files.front().path(), path);
+  }
+  begins.push_back(tokens);
+  tokens += file->tokens();
+  files.push_back(std::move(*file));
+  return {};
+}
+
 Result<TokenData> TokenData::open(TokenDataOptions options) {
   ELIXIR_CHECK(options.seq > 0, "seq {}", options.seq);
   if (options.files.empty()) {
     return error(Code::kBadInput, "no data files; name some with --data FILE...");
   }
   TokenData data;
+  TokenFileOptions file = {
+      .vocabulary = options.vocabulary, .bare = options.bare, .bytes = options.bytes};
   for (const std::string& path : options.files) {
-    Result<TokenFile> file = TokenFile::open(path, options.vocabulary);
-    if (!file.ok()) return file.status();
-    if (!data.files_.empty() && file->binary() != data.files_.front().binary()) {
-      return error(Code::kBadInput,
-                   "--data {} and {}: .bin tokens and text cannot be mixed, as their tokens mean "
-                   "different things; give files of one kind",
-                   data.files_.front().path(), path);
-    }
-    data.begins_.push_back(data.tokens_);
-    data.tokens_ += file->tokens();
-    data.files_.push_back(std::move(*file));
+    ELIXIR_RETURN_IF_ERROR(data.tokens_of_.add(path, file));
   }
-  if (data.tokens_ < options.seq + 1) {
+  file.labels = true;
+  for (const std::string& path : options.labels) {
+    ELIXIR_RETURN_IF_ERROR(data.labels_of_.add(path, file));
+  }
+  if (!options.labels.empty() && data.labels_of_.tokens != data.tokens()) {
+    return error(Code::kBadInput,
+                 "--labels {}: {} labels, and --data has {} tokens; each token needs a label, -100 "
+                 "if it is masked",
+                 options.labels.front(), data.labels_of_.tokens, data.tokens());
+  }
+  if (data.tokens() < options.seq + 1) {
     return error(Code::kBadInput,
                  "--data {}: {} tokens in {} file(s), but one sequence needs {} (--seq {} and the "
                  "token after it); give more text or a smaller --seq",
-                 options.files.front(), data.tokens_, data.files_.size(), options.seq + 1,
+                 options.files.front(), data.tokens(), options.files.size(), options.seq + 1,
                  options.seq);
   }
   data.options_ = std::move(options);
@@ -54,19 +74,20 @@ Status TokenData::fill(int64_t step, int64_t first_row, std::span<int64_t> input
                "{} inputs and {} targets for rows of {}", inputs.size(), targets.size(), seq);
   for (size_t row = 0; row * seq < inputs.size(); ++row) {
     const int64_t start = sequence_start(options_.seed, step, first_row + static_cast<int64_t>(row),
-                                         tokens_ - options_.seq);
-    ELIXIR_RETURN_IF_ERROR(read(start, inputs.subspan(row * seq, seq)));
-    ELIXIR_RETURN_IF_ERROR(read(start + 1, targets.subspan(row * seq, seq)));
+                                         tokens() - options_.seq);
+    const Row& labels = options_.labels.empty() ? tokens_of_ : labels_of_;
+    ELIXIR_RETURN_IF_ERROR(tokens_of_.read(start, inputs.subspan(row * seq, seq)));
+    ELIXIR_RETURN_IF_ERROR(labels.read(start + 1, targets.subspan(row * seq, seq)));
   }
   return {};
 }
 
-Status TokenData::read(int64_t begin, std::span<int64_t> out) const {
-  auto next = std::upper_bound(begins_.begin(), begins_.end(), begin);
-  auto index = static_cast<size_t>(next - begins_.begin()) - 1;
+Status TokenData::Row::read(int64_t begin, std::span<int64_t> out) const {
+  auto next = std::upper_bound(begins.begin(), begins.end(), begin);
+  auto index = static_cast<size_t>(next - begins.begin()) - 1;
   while (!out.empty()) {
-    const TokenFile& file = files_[index];
-    const int64_t in_file = begin - begins_[index];
+    const TokenFile& file = files[index];
+    const int64_t in_file = begin - begins[index];
     const auto count = std::min(out.size(), static_cast<size_t>(file.tokens() - in_file));
     ELIXIR_RETURN_IF_ERROR(file.read(in_file, out.first(count)));
     out = out.subspan(count);

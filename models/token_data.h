@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -11,8 +12,11 @@
 namespace elixir {
 
 struct TokenDataOptions {
-  std::vector<std::string> files;  // taken one after the other as one long text
+  std::vector<std::string> files;   // taken one after the other as one long text
+  std::vector<std::string> labels = {};  // as many files of as many tokens in all; empty: the tokens
   int64_t vocabulary = 256;
+  std::optional<TokenType> bare = {};  // as TokenFileOptions has it
+  bool bytes = false;
   int64_t seq = 128;  // tokens of one sequence
   uint64_t seed = 0;
 };
@@ -24,29 +28,36 @@ struct TokenDataOptions {
 // Immutable after open(); any thread may call fill().
 class TokenData {
  public:
-  // kBadInput for what TokenFile::open refuses, for text and .bin files mixed, and for files too
-  // short for one sequence and its next token.
+  // kBadInput for what TokenFile::open refuses, for text and tokens mixed, for labels that are not
+  // as many as the tokens, and for files too short for one sequence and its next token.
   static Result<TokenData> open(TokenDataOptions options);
 
-  int64_t tokens() const { return tokens_; }
+  int64_t tokens() const { return tokens_of_.tokens; }
   int64_t seq() const { return options_.seq; }
   const std::vector<std::string>& files() const { return options_.files; }
+  bool text() const { return tokens_of_.files.front().text(); }
 
   // Writes rows of `step` from global row `first_row` on, [rows, seq] each: `inputs` and, one token
-  // further on, `targets`. kBadInput when a .bin file holds a token that is not below the
+  // further on, `targets`, of the labels if there are some. kBadInput for a token outside the
   // vocabulary.
   // REQUIRES: both spans hold rows * seq elements, which says how many rows there are.
   Status fill(int64_t step, int64_t first_row, std::span<int64_t> inputs,
               std::span<int64_t> targets) const;
 
  private:
+  // Files as one row of tokens.
+  struct Row {
+    std::vector<TokenFile> files;
+    std::vector<int64_t> begins;  // files[i] holds the tokens from begins[i] on
+    int64_t tokens = 0;
+
+    Status add(const std::string& path, const TokenFileOptions& options);
+    Status read(int64_t begin, std::span<int64_t> out) const;
+  };
   TokenData() = default;
-  Status read(int64_t begin, std::span<int64_t> out) const;
 
   TokenDataOptions options_;
-  std::vector<TokenFile> files_;
-  std::vector<int64_t> begins_;  // files_[i] holds the tokens from begins_[i] on
-  int64_t tokens_ = 0;
+  Row tokens_of_, labels_of_;
 };
 
 }  // namespace elixir

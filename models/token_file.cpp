@@ -15,7 +15,7 @@ namespace elixir {
 namespace {
 
 Status bad_file(const std::string& path, const std::string& cause, const std::string& remedy) {
-  return error(Code::kBadInput, "--data {}: {}; {}", path, cause, remedy);
+  return error(Code::kBadInput, "{}: {}; {}", path, cause, remedy);
 }
 
 // Text has tabs, line ends, form feeds and now and then an escape sequence; compressed or encoded
@@ -28,35 +28,45 @@ Status check_text(const std::string& path, std::span<const uint8_t> text) {
   const void* nul = std::memchr(text.data(), 0, text.size());
   if (nul != nullptr) {
     const auto offset = static_cast<const uint8_t*>(nul) - text.data();
-    return bad_file(path, fmt::format("not a text file: a NUL byte at offset {}", offset),
-                    "give plain text (UTF-16 text converts with 'iconv -f UTF-16 -t UTF-8'), or "
-                    "uint16 tokens in a file whose name ends in .bin");
+    return bad_file(
+        path, fmt::format("not a text file: a NUL byte at offset {}", offset),
+        "give plain text (UTF-16 text converts with 'iconv -f UTF-16 -t UTF-8'), a token "
+        "file of scripts/tokenize_text.py, or bare tokens in a file whose name ends in .bin");
   }
   const auto controls = static_cast<size_t>(std::count_if(text.begin(), text.end(), is_control));
   if (controls * 20 > text.size()) {
-    return bad_file(path,
-                    fmt::format("not a text file: {} of its {} bytes are control characters",
-                                controls, text.size()),
-                    "give plain text (uncompressed), or uint16 tokens in a file whose name ends "
-                    "in .bin");
+    return bad_file(
+        path,
+        fmt::format("not a text file: {} of its {} bytes are control characters", controls,
+                    text.size()),
+        "give plain text (uncompressed), a token file of scripts/tokenize_text.py, or bare "
+        "tokens in a file whose name ends in .bin");
   }
   return {};
 }
 
-Status token_too_large(const std::string& path, int64_t token, int64_t at, int64_t vocabulary) {
+Status outside_vocabulary(const std::string& path, int64_t token, int64_t at,
+                          const TokenFileOptions& options) {
   return bad_file(path,
-                  fmt::format("token {} at position {} is not below the model's vocabulary of {}",
-                              token, at, vocabulary),
-                  "choose a --model with the vocabulary that the file was tokenised for "
-                  "(small and larger: 50257), or tokenise it again");
+                  fmt::format("{} {} at position {} is {}outside the model's vocabulary of {}",
+                              options.labels ? "label" : "token", token, at,
+                              options.labels ? "neither -100 nor " : "", options.vocabulary),
+                  token < 0 && !options.labels
+                      ? "masked positions (-100) belong into a file of labels (--labels)"
+                      : "give tokens of this model's tokenizer (scripts/tokenize_text.py), and "
+                        "their --tokens-dtype "
+                        "if the file has no header");
+}
+
+// Text for people, but not to learn from as it is.
+bool is_json_name(std::string_view path) {
+  return path.ends_with(".jsonl") || path.ends_with(".ndjson") || path.ends_with(".json");
 }
 
 }  // namespace
 
-bool TokenFile::is_binary_name(std::string_view path) { return path.ends_with(".bin"); }
-
-Result<TokenFile> TokenFile::open(const std::string& path, int64_t vocabulary) {
-  // O_NONBLOCK: a FIFO without a writer must be refused, not waited for.
+Result<TokenFile> TokenFile::open(const std::string& path, const TokenFileOptions& options) {
+  // O_NONBLOCK: a FIFO without a writer must be an error, not a wait.
   const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   struct stat info = {};
   if (!fd.valid() || ::fstat(fd.get(), &info) != 0) {
@@ -71,35 +81,70 @@ Result<TokenFile> TokenFile::open(const std::string& path, int64_t vocabulary) {
 
   TokenFile file;
   file.path_ = path;
-  file.vocabulary_ = vocabulary;
-  const auto size_bytes = static_cast<uint64_t>(info.st_size);
-  ELIXIR_RETURN_IF_ERROR(is_binary_name(path) ? file.map(fd.get(), size_bytes)
-                                              : file.read_text(fd.get(), size_bytes));
+  file.options_ = options;
+  ELIXIR_RETURN_IF_ERROR(file.understand(fd.get(), static_cast<uint64_t>(info.st_size)));
   return file;
 }
 
-Status TokenFile::map(int fd, uint64_t size_bytes) {
-  if (size_bytes % sizeof(uint16_t) != 0) {
-    return bad_file(
-        path_, fmt::format("{} bytes, which is odd; a .bin file holds uint16 tokens", size_bytes),
-        "write it again (it may be truncated), or rename it if it is text");
+Status TokenFile::understand(int fd, uint64_t file_bytes) {
+  std::vector<std::byte> head(std::min<uint64_t>(file_bytes, kTokenHeaderBytes));
+  const ssize_t got = ::pread(fd, head.data(), head.size(), 0);
+  if (got < 0) {
+    return bad_file(path_, std::string("cannot be read: ") + std::strerror(errno),
+                    "give a file that you may read");
   }
-  void* address = ::mmap(nullptr, size_bytes, PROT_READ, MAP_SHARED, fd, 0);
-  if (address == MAP_FAILED) return errno_status(Code::kInternal, "mmap of " + path_);
-  mapping_ = std::shared_ptr<const uint16_t>(
-      static_cast<const uint16_t*>(address),
-      [address, size_bytes](const uint16_t*) { ::munmap(address, size_bytes); });
-  tokens_ = static_cast<int64_t>(size_bytes / sizeof(uint16_t));
-
-  std::vector<int64_t> head(static_cast<size_t>(std::min(tokens_, kCheckedTokens)));
-  return read(0, head);
+  head.resize(static_cast<size_t>(got));
+  const Result<std::optional<TokenFormat>> found = read_token_header(head, file_bytes);
+  if (!found.ok()) return error(found.status().code(), "{}: {}", path_, found.status().message());
+  if (*found) return map(fd, file_bytes, **found);
+  if (path_.ends_with(".bin")) {
+    if (!options_.bare) {
+      return bad_file(path_, "it has no header that says how wide its tokens are",
+                      "say it with --tokens-dtype (uint16, as nanoGPT writes them, uint32 or "
+                      "int32), or make the file with scripts/tokenize_text.py");
+    }
+    const Result<TokenFormat> bare = bare_tokens(*options_.bare, file_bytes);
+    if (!bare.ok()) return error(bare.status().code(), "{}: {}", path_, bare.status().message());
+    return map(fd, file_bytes, *bare);
+  }
+  if (options_.labels) {
+    return bad_file(path_, "labels are tokens, not text",
+                    "give a token file: .npy, or .bin with --tokens-dtype int32");
+  }
+  if (is_json_name(path_) && !options_.bytes) {
+    return bad_file(path_, "JSON is not read: its keys and quotes would be trained on",
+                    "write the text itself into a file, or its tokens (scripts/tokenize_text.py); "
+                    "--bytes trains on the file as it is");
+  }
+  return read_text(fd, file_bytes);
 }
 
-Status TokenFile::read_text(int fd, uint64_t size_bytes) {
-  text_.resize(size_bytes);
+Status TokenFile::map(int fd, uint64_t file_bytes, const TokenFormat& format) {
+  if (format.tokens == 0) return bad_file(path_, "it holds no token", "write it again");
+  if (format.vocabulary > static_cast<uint64_t>(options_.vocabulary)) {
+    return bad_file(path_,
+                    fmt::format("its tokens are of a vocabulary of {}, and the model's is {}",
+                                format.vocabulary, options_.vocabulary),
+                    "give tokens of this model's tokenizer (scripts/tokenize_text.py)");
+  }
+  void* const address = ::mmap(nullptr, file_bytes, PROT_READ, MAP_SHARED, fd, 0);
+  if (address == MAP_FAILED) return errno_status(Code::kInternal, "mmap of " + path_);
+  mapping_ = std::shared_ptr<const std::byte>(
+      static_cast<const std::byte*>(address),
+      [address, file_bytes](const std::byte*) { ::munmap(address, file_bytes); });
+  format_ = format;
+  tokens_ = static_cast<int64_t>(format.tokens);
+
+  std::vector<int64_t> first(static_cast<size_t>(std::min(tokens_, kCheckedTokens)));
+  return read(0, first);
+}
+
+Status TokenFile::read_text(int fd, uint64_t file_bytes) {
+  text_.resize(file_bytes);
   size_t done = 0;
   while (done < text_.size()) {
-    const ssize_t got = ::read(fd, text_.data() + done, text_.size() - done);
+    const ssize_t got =
+        ::pread(fd, text_.data() + done, text_.size() - done, static_cast<off_t>(done));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) {
       return bad_file(path_, std::string("cannot be read: ") + std::strerror(errno),
@@ -117,14 +162,43 @@ Status TokenFile::read(int64_t begin, std::span<int64_t> out) const {
   const auto count = static_cast<int64_t>(out.size());
   ELIXIR_CHECK(begin >= 0 && begin + count <= tokens_, "tokens {} to {} of {}", begin,
                begin + count, tokens_);
-  if (!binary()) {
+  if (text()) {
     std::copy_n(text_.begin() + begin, count, out.begin());
     return {};
   }
-  const uint16_t* tokens = mapping_.get() + begin;
-  for (int64_t i = 0; i < count; ++i) {
-    if (tokens[i] >= vocabulary_) return token_too_large(path_, tokens[i], begin + i, vocabulary_);
-    out[static_cast<size_t>(i)] = tokens[i];
+  switch (format_.type) {
+    case TokenType::kUint8:
+      return read_as<uint8_t>(begin, out);
+    case TokenType::kUint16:
+      return read_as<uint16_t>(begin, out);
+    case TokenType::kUint32:
+      return read_as<uint32_t>(begin, out);
+    case TokenType::kUint64:
+      return read_as<uint64_t>(begin, out);
+    case TokenType::kInt16:
+      return read_as<int16_t>(begin, out);
+    case TokenType::kInt32:
+      return read_as<int32_t>(begin, out);
+    case TokenType::kInt64:
+      return read_as<int64_t>(begin, out);
+  }
+  return error(Code::kInternal, "a token type that is none");
+}
+
+// Headers have any length, so a token may be anywhere.
+template <typename Number>
+Status TokenFile::read_as(int64_t begin, std::span<int64_t> out) const {
+  const std::byte* at =
+      mapping_.get() + format_.offset + static_cast<uint64_t>(begin) * sizeof(Number);
+  for (size_t i = 0; i < out.size(); ++i, at += sizeof(Number)) {
+    Number number;
+    std::memcpy(&number, at, sizeof number);
+    const auto token = static_cast<int64_t>(number);  // above 2^63: negative
+    const bool inside = token >= 0 && token < options_.vocabulary;
+    if (!inside && !(options_.labels && token == kMaskedLabel)) {
+      return outside_vocabulary(path_, token, begin + static_cast<int64_t>(i), options_);
+    }
+    out[i] = token;
   }
   return {};
 }

@@ -52,11 +52,23 @@ void add_model_options(CLI::App& app, TrainOptions& options, Words& words) {
   app.add_option("--layers", model.layers, "In place of the model's own; 0: its own")
       ->type_name("N")
       ->check(CLI::Range(int64_t{0}, planner::kMaxLayers));
-  app.add_option("--data", options.data,
-                 "Text (bytes are tokens) or .bin files of uint16 tokens, taken as one")
+  app.add_option(
+         "--data", options.data,
+         "Text (its bytes are the tokens) or token files (of scripts/tokenize_text.py, .npy, "
+         "llm.c's, or bare .bin with --tokens-dtype), taken as one long text")
       ->type_name("FILE")
       ->expected(1, -1)
-      ->default_str("the Python standard library's sources");
+      ->default_str("the Python standard library's sources; none with --init or --config");
+  app.add_option("--labels", options.labels,
+                 "Token files with a label for each token of --data, -100 where nothing is to be "
+                 "learnt (the prompts); without them the tokens are the labels")
+      ->type_name("FILE")
+      ->expected(1, -1);
+  add_choice(app, "--tokens-dtype", options.tokens_dtype, kTokenTypeNames,
+             "What bare .bin files hold: uint16, uint32 or int32, little-endian")
+      ->type_name("TYPE");
+  app.add_flag("--bytes", options.bytes,
+               "Train on the bytes of text, though the model has tokens of its own");
   app.add_option("--steps", options.steps, "Optimizer steps, from the run's first beginning on")
       ->type_name("N");
   app.add_option("--batch", model.batch, "Sequences a rank and backward pass")->type_name("B");
@@ -314,6 +326,7 @@ Status understand_model(const Words& words, TrainOptions& options) {
                  checkpoints.init);
   }
   if (!named && !stored) model.model = kDefaultModel;
+  options.needs_data = !model.config_path.empty() && !checkpoints.resumes();
   const bool short_name = !model.model.empty() && model.model.find('-') == std::string::npos;
   if (short_name) model.model = "gpt2-" + model.model;
   Result<planner::TransformerConfig> config = planner::config_of(model);

@@ -13,6 +13,8 @@ namespace elixir {
 DecoderOptions model_options(const TrainOptions& options);
 
 // The files of --data, or the default text; errors as of TokenData::open and default_text().
+// kBadInput: no --data for a model of --init or --config; text for a model whose tokens are not
+// bytes, which its folder's tokenizer or its vocabulary says, without --bytes.
 Result<TokenData> open_data(const TrainOptions& options);
 
 struct Batch {

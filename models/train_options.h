@@ -9,6 +9,7 @@
 #include "base/status.h"
 #include "client/plan/options.h"
 #include "models/checkpoint_options.h"
+#include "models/token_format.h"
 #include "planner/models/model_request.h"
 
 namespace elixir {
@@ -47,9 +48,13 @@ struct TrainOptions {
   // Sequences are those of a rank and backward pass.
   planner::ModelRequest model = {
       .batch = 8, .seq = 128, .dtype = ComputeType::kFp32, .checkpoint_activations = false};
-  planner::TransformerConfig config;  // of `model`
-  std::vector<std::string> data;      // empty: models/default_text.h
-  int64_t steps = 900;                // since the run's first beginning
+  planner::TransformerConfig config;           // of `model`
+  std::vector<std::string> data;               // empty: models/default_text.h, unless needs_data
+  std::vector<std::string> labels;             // beside `data`; empty: its tokens are the labels
+  std::optional<TokenType> tokens_dtype = {};  // of data files without a header
+  bool bytes = false;                          // text is trained on as bytes, whatever the model
+  bool needs_data = false;  // the model is somebody's (--init, --config): no text is the default
+  int64_t steps = 900;      // since the run's first beginning
   double dropout = 0;
   uint64_t seed = 1;
   int threads = 0;  // 0: the cores at hand, shared among the ranks of the node

@@ -30,9 +30,14 @@ std::vector<uint16_t> counting_tokens(uint16_t first, uint16_t count) {
 
 class TokenDataTest : public ::testing::Test {
  protected:
-  Result<TokenData> open(std::vector<std::string> files, uint64_t seed = 1) {
-    return TokenData::open(
-        {.files = std::move(files), .vocabulary = 50257, .seq = kSeq, .seed = seed});
+  Result<TokenData> open(std::vector<std::string> files, uint64_t seed = 1,
+                         std::vector<std::string> labels = {}) {
+    return TokenData::open({.files = std::move(files),
+                            .labels = std::move(labels),
+                            .vocabulary = 50257,
+                            .bare = TokenType::kUint16,
+                            .seq = kSeq,
+                            .seed = seed});
   }
 
   TemporaryFolder folder_;
@@ -86,6 +91,28 @@ TEST_F(TokenDataTest, DependsOnSeedStepAndRow) {
   EXPECT_NE(rows, rows_of(*other, 3, 4, 2));
   EXPECT_NE(rows, rows_of(*data, 4, 4, 2));
   EXPECT_NE(rows, rows_of(*data, 3, 6, 2));
+}
+
+// Of other files than the tokens, cut elsewhere.
+TEST_F(TokenDataTest, LabelsStandOneTokenFurtherOn) {
+  const TokenData data = must(open({folder_.write_tokens("a.bin", counting_tokens(0, 100))}, 1,
+                                   {folder_.write_tokens("b.bin", counting_tokens(1000, 30)),
+                                    folder_.write_tokens("c.bin", counting_tokens(1030, 70))}));
+  for (int64_t step = 0; step < 20; ++step) {
+    const Rows rows = rows_of(data, step, 0, 2);
+    for (size_t i = 0; i < rows.inputs.size(); ++i) {
+      ASSERT_EQ(rows.targets[i], rows.inputs[i] + 1 + 1000);
+    }
+  }
+}
+
+TEST_F(TokenDataTest, EachTokenHasALabel) {
+  const std::string tokens = folder_.write_tokens("a.bin", counting_tokens(0, 100));
+  for (const uint16_t count : {99, 101}) {
+    expect_refused(
+        open({tokens}, 1, {folder_.write_tokens("b.bin", counting_tokens(0, count))}).status(),
+        Code::kBadInput, {"--labels", fmt::format("{} labels", count), "100 tokens"});
+  }
 }
 
 TEST_F(TokenDataTest, RefusesTooShortData) {
