@@ -1,11 +1,11 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <optional>
 #include <vector>
 
 #include "base/mutex.h"
+#include "daemon/chunk_list.h"
 #include "daemon/session_memory.h"
 #include "daemon/slices.h"
 #include "daemon/state_slots.h"
@@ -32,7 +32,12 @@ namespace elixir::daemon {
 // A writer takes what is staged first, since trainers wait for it, then live chunks, first those
 // that swing, then the others in the order of their next update, then copies.
 //
-// The event loop asks, workers copy, writers take: one mutex, a few times a chunk.
+// What the event loop may not write yet is held: an update of a chunk, or a slot that a chunk has
+// left. take_released() names each chunk once, when its hold ends, so the event loop never walks
+// over all that is held. A slot for copies that becomes free goes to the update that waits longest.
+//
+// The event loop asks, workers copy, writers take: one mutex, a few times a chunk. Only the
+// constructor and next(), for its Item, allocate.
 class Snapshot {
  public:
   struct Rank {
@@ -50,13 +55,16 @@ class Snapshot {
   // ---- the event loop ----
 
   // Of a chunk, placed on the CPU, that is to be updated now where it lies. kCopy: room for its
-  // copy is taken, and the update must copy each slice before it changes it.
+  // copy is taken, and the update must copy each slice before it changes it. kHeld: take_released()
+  // names the chunk; then ask() again, which does not hold it a second time.
   enum class Gate { kOpen, kCopy, kHeld };
   Gate ask(uint32_t chunk, uint32_t slot);
-  // Nothing of the step is read any more in a slot where the chunk lay: others may write there.
-  bool left(uint32_t chunk, uint32_t slot) const;
-  // The other way round; then a writer wakes the event loop when it is done with a chunk.
-  bool holds(uint32_t chunk, uint32_t slot);
+  // The chunk has left the slot, and others want to write there. False: they may. True: writers
+  // still read it, and take_released() names the chunk when they are done.
+  bool hold(uint32_t chunk, uint32_t slot);
+  // Replaces `chunks` by those whose holds have ended since the last call. REQUIRES: its capacity
+  // is Shape::n_chunks.
+  void take_released(std::vector<uint32_t>* chunks);
   // A rank has staged a chunk placed on the GPU. False: not the one that is awaited of it.
   bool staged(uint32_t local_rank, uint32_t chunk);
   // Chunks placed on the GPU that are written: so many of its images a rank may forget.
@@ -100,7 +108,7 @@ class Snapshot {
   // copy. Then the writer's part is over; it wakes the event loop, and the chunk comes again, from
   // the copy, and all of it.
   bool put_back_if_wanted(uint32_t chunk);
-  // True: the event loop waits for something of the kind.
+  // True: wake the event loop, which waits for something of the kind.
   bool written(uint32_t chunk);
   bool all_written() const;
 
@@ -118,8 +126,11 @@ class Snapshot {
     kWritten
   };
 
-  bool is_left(uint32_t chunk, uint32_t slot) const ELIXIR_REQUIRES(mutex_);
+  enum class Hold : uint8_t { kNone, kUpdate, kSlot };
+
   bool take_slot(uint32_t chunk) ELIXIR_REQUIRES(mutex_);
+  void give_slot(uint32_t slot) ELIXIR_REQUIRES(mutex_);
+  void release(uint32_t chunk) ELIXIR_REQUIRES(mutex_);
   uint32_t in_order(uint32_t number) const;
   std::optional<uint32_t> take() ELIXIR_REQUIRES(mutex_);
   Item item_of(uint32_t chunk) const ELIXIR_REQUIRES(mutex_);
@@ -141,17 +152,19 @@ class Snapshot {
   CondVar changed_;
   std::vector<State> state_ ELIXIR_GUARDED_BY(mutex_);  // by chunk
   std::vector<uint32_t> free_slots_ ELIXIR_GUARDED_BY(mutex_);
-  std::deque<uint32_t> copies_ ELIXIR_GUARDED_BY(mutex_);   // copied, first come first
+  ChunkList copies_ ELIXIR_GUARDED_BY(mutex_);              // copied, first come first
   std::vector<uint32_t> staged_ ELIXIR_GUARDED_BY(mutex_);  // by local rank: so many chunks
   uint32_t n_begun_ ELIXIR_GUARDED_BY(mutex_) = 0;  // in_order(): so many, the first, are not live
   uint32_t to_copy_ ELIXIR_GUARDED_BY(mutex_);      // that an update may copy, not written
   uint32_t left_ ELIXIR_GUARDED_BY(mutex_);         // not written
   uint32_t in_hand_ ELIXIR_GUARDED_BY(mutex_) = 0;  // of writers
   uint32_t staged_written_ ELIXIR_GUARDED_BY(mutex_) = 0;
-  std::vector<bool> wanted_ ELIXIR_GUARDED_BY(mutex_);  // by chunk: its update waits for its writer
-  uint64_t used_slots_peak_ ELIXIR_GUARDED_BY(mutex_) = 0;  // the lowest ones are used
-  uint64_t taken_slots_ ELIXIR_GUARDED_BY(mutex_) = 0;      // by take_shadow_memory()
-  bool held_ ELIXIR_GUARDED_BY(mutex_) = false;             // an update waits
+  std::vector<Hold> hold_ ELIXIR_GUARDED_BY(mutex_);  // by chunk: what of it is held
+  // Live, and their updates are held: there is no free slot for their copies.
+  ChunkList waiting_ ELIXIR_GUARDED_BY(mutex_);
+  std::vector<uint32_t> released_ ELIXIR_GUARDED_BY(mutex_);  // capacity for all chunks
+  uint64_t used_slots_peak_ ELIXIR_GUARDED_BY(mutex_) = 0;    // the lowest ones are used
+  uint64_t taken_slots_ ELIXIR_GUARDED_BY(mutex_) = 0;        // by take_shadow_memory()
   bool over_ ELIXIR_GUARDED_BY(mutex_) = false;
 };
 
