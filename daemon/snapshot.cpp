@@ -27,8 +27,7 @@ Snapshot::Snapshot(const shm::Shape& shape, const StateSlots& slots, std::vector
       staged_(ranks_.size(), 0),
       to_copy_(shape.first_swing()),
       left_(shape.total_chunks()),
-      hold_(shape.total_chunks(), Hold::kNone),
-      waiting_(shape.n_chunks) {
+      hold_(shape.total_chunks(), Hold::kNone) {
   released_.reserve(shape.n_chunks);
   for (uint32_t chunk = shape_.n_chunks; chunk < shape_.all_chunks(); ++chunk) {
     state_[chunk] = State::kAwaited;
@@ -70,7 +69,6 @@ Snapshot::Gate Snapshot::ask(uint32_t chunk, uint32_t slot) {
     return Gate::kCopy;
   }
   if (state != State::kLive && state != State::kWritingLive) return Gate::kOpen;
-  if (state == State::kLive) waiting_.push_back(chunk);
   hold_[chunk] = Hold::kUpdate;
   return Gate::kHeld;
 }
@@ -105,16 +103,6 @@ bool Snapshot::take_slot(uint32_t chunk) {
   free_slots_.pop_back();
   used_slots_peak_ = std::max(used_slots_peak_, n_slots_ - free_slots_.size());
   return true;
-}
-
-// A copy is written: the slot is for the update that waits longest, if one does.
-void Snapshot::give_slot(uint32_t slot) {
-  const uint32_t next = waiting_.first();
-  if (next == ChunkList::kNone) return free_slots_.push_back(slot);
-  waiting_.remove(next);
-  slot_of_[next] = slot;
-  state_[next] = State::kPutBack;
-  release(next);
 }
 
 bool Snapshot::staged(uint32_t local_rank, uint32_t chunk) {
@@ -202,7 +190,6 @@ std::optional<uint32_t> Snapshot::take() {
     const uint32_t chunk = in_order(n_begun_);
     if (state_[chunk] != State::kLive) continue;
     state_[chunk] = State::kWritingLive;
-    if (hold_[chunk] == Hold::kUpdate) waiting_.remove(chunk);  // it waits for this writer
     return chunk;
   }
   const uint32_t chunk = copies_.first();
@@ -294,7 +281,7 @@ bool Snapshot::written(uint32_t chunk) {
   if (staged) ++staged_written_;
   if (chunk < shape_.first_swing()) --to_copy_;
   const bool none_released = released_.empty();
-  if (state == State::kWritingCopy) give_slot(slot_of_[chunk]);
+  if (state == State::kWritingCopy) free_slots_.push_back(slot_of_[chunk]);
   state = State::kWritten;
   release(chunk);
   --left_;

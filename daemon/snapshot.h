@@ -34,7 +34,8 @@ namespace elixir::daemon {
 //
 // What the event loop may not write yet is held: an update of a chunk, or a slot that a chunk has
 // left. take_released() names each chunk once, when its hold ends, so the event loop never walks
-// over all that is held. A slot for copies that becomes free goes to the update that waits longest.
+// over all that is held. No live chunk waits for a free slot: writers take copies after all of
+// them.
 //
 // The event loop asks, workers copy, writers take: one mutex, a few times a chunk. Only the
 // constructor and next(), for its Item, allocate.
@@ -129,7 +130,6 @@ class Snapshot {
   enum class Hold : uint8_t { kNone, kUpdate, kSlot };
 
   bool take_slot(uint32_t chunk) ELIXIR_REQUIRES(mutex_);
-  void give_slot(uint32_t slot) ELIXIR_REQUIRES(mutex_);
   void release(uint32_t chunk) ELIXIR_REQUIRES(mutex_);
   uint32_t in_order(uint32_t number) const;
   std::optional<uint32_t> take() ELIXIR_REQUIRES(mutex_);
@@ -159,9 +159,7 @@ class Snapshot {
   uint32_t left_ ELIXIR_GUARDED_BY(mutex_);         // not written
   uint32_t in_hand_ ELIXIR_GUARDED_BY(mutex_) = 0;  // of writers
   uint32_t staged_written_ ELIXIR_GUARDED_BY(mutex_) = 0;
-  std::vector<Hold> hold_ ELIXIR_GUARDED_BY(mutex_);  // by chunk: what of it is held
-  // Live, and their updates are held: there is no free slot for their copies.
-  ChunkList waiting_ ELIXIR_GUARDED_BY(mutex_);
+  std::vector<Hold> hold_ ELIXIR_GUARDED_BY(mutex_);          // by chunk: what of it is held
   std::vector<uint32_t> released_ ELIXIR_GUARDED_BY(mutex_);  // capacity for all chunks
   uint64_t used_slots_peak_ ELIXIR_GUARDED_BY(mutex_) = 0;    // the lowest ones are used
   uint64_t taken_slots_ ELIXIR_GUARDED_BY(mutex_) = 0;        // by take_shadow_memory()

@@ -134,6 +134,9 @@ TEST_P(Costs, StepsTakeNoMemoryAndFewLocksAnEventThoughASaveRunsBesideThem) {
     EXPECT_EQ(world.finished_step(), step);
     EXPECT_TRUE(world.equals(world.reference)) << "step " << step;
   }
+  world.make_step(++step);
+  const JobStatistics& last = world.job.statistics();
+  EXPECT_EQ(last.early_chunks_last, world.model.shape.n_spare_slots) << "a slot is lost";
   EXPECT_EQ(world.allocated, 0u);
   EXPECT_LE(world.locked, 6 * world.events) << "an event walks over what is held";
 }
