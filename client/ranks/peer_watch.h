@@ -80,6 +80,12 @@ class PeerWatch {
   static constexpr int kSayWaitingSeconds = 30;
   void set_waiting_for(uint32_t peer);
 
+  // Called about once a second, on the watch's thread: for which rank this one waits in a
+  // collective (kUnknownPeer: in one of its device) and since when, CLOCK_MONOTONIC; 0: it does not
+  // wait. It must not block. An empty one takes it back, and returns when none is running.
+  static constexpr uint32_t kUnknownPeer = UINT32_MAX;
+  void set_on_wait(std::function<void(uint32_t peer, int64_t since_ns)> tell);
+
   // Asked about once a second, on the watch's thread, whether this rank is well, as long as
   // status() is ok. What it answers else is reported, as by report(); a kPeerLost only once kBlameS
   // have passed in which nobody told of another rank. It must not block. An empty one takes it
