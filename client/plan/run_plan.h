@@ -26,6 +26,8 @@ struct RunPlan {
   uint64_t long_numel = 0;
   // In which gradients come together before they are reduced or leave the device.
   uint32_t grad_blocks = 0;
+  // Of a rank, page-locked: gradients that wait for their turn, as the planner's plan counts them.
+  uint64_t waiting_bytes = 0;
   bool sums = false;  // of gradients over micro-steps, FP32, wherever states are
   UpdateMode update = UpdateMode::kDeferred;  // early only with spare slots
 
