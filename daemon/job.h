@@ -218,6 +218,8 @@ class Job {
   uint32_t local_ranks() const { return options_.local_ranks; }
   const Sessions& sessions() const { return sessions_; }
   const JobMachine& machine() const { return machine_; }
+  const GradTracker& tracker() const { return tracker_; }
+  const SwingUpdates& swings() const { return swings_; }
   JobPhase phase() const { return machine_.phase(); }
   const JobWork* work() const { return work_.get(); }  // null before begin_work()
   const JobStatistics& statistics() const { return statistics_; }

@@ -27,6 +27,7 @@
 #include "client/session/control_channel.h"
 #include "client/session/folders.h"
 #include "client/session/host_range.h"
+#include "client/session/says_wait.h"
 #include "shm/attach_socket.h"
 #include "shm/layout.h"
 #include "shm/load_part.h"
@@ -141,6 +142,9 @@ class Session {
 
   // Replaces SessionOptions::request_timeout_s from now on. REQUIRES: no call is in progress.
   void set_request_timeout_s(double seconds) { request_timeout_s_ = seconds; }
+
+  // Where this rank says that it waits for others outside of the session: SaysWait.
+  std::atomic<shm::SaidWait>& said_wait() const { return header().said_wait; }
 
   // Ends the session for this rank: every call and wait, of any thread, returns this status.
   void fail(const Status& status);
@@ -262,6 +266,9 @@ class Session {
     uint32_t number;
     const char* what;
     uint32_t committed;
+    // For other ranks, where elixird does not see it: for what, and for which rank.
+    shm::WaitsFor says = shm::WaitsFor::kNothing;
+    uint32_t rank = SaysWait::kUnknownRank;
     bool is_param_step = false;  // or the step has been skipped
     uint32_t or_ended = 0;       // or this request for a folder is over; 0: none
   };
