@@ -165,6 +165,10 @@ class Session {
   // Rank 0's bytes become everyone's; host exchange, as many on every rank. Waits for the other
   // ranks, without a limit, and without a word to elixird. By one thread.
   Status broadcast(std::span<std::byte> bytes);
+  // How often this rank has begun to wait for other ranks, in any call. Any thread.
+  uint64_t waits_for_ranks() const {
+    return waits_for_ranks_.load(std::memory_order_relaxed);  // a count: orders nothing
+  }
 
   // ---- swing.cpp: swing chunks, whose shards this rank updates; by one thread, any ----
 
@@ -302,6 +306,7 @@ class Session {
   // two threads meet here as well.
   std::atomic<uint32_t> swung_ = 0;
   std::atomic<uint64_t> late_wakes_ = 0;          // waits that nobody ended in time
+  std::atomic<uint64_t> waits_for_ranks_ = 0;     // counts: they order nothing
   std::vector<std::atomic<uint32_t>> revisions_;  // by chunk: published so often
   std::vector<uint32_t> loads_;                   // by grad slot: asked for; of who uses the slot
   uint64_t session_id_ = 0, token_ = 0, page_bytes_ = 0;

@@ -111,6 +111,15 @@ class Broadcasts {
 void share_the_rest(Exchange& exchange, const RunPlan& plan, std::vector<MovedTensor>& rest) {
   if (plan.shape.ranks == 1) return;
   const at::NoGradGuard no_grad;
+  for (const MovedTensor& item : rest) {
+    if (const char* const kind = special_kind(item.values)) {
+      throw Error(error(Code::kInvalidArgument,
+                        "'{}' is {}: ranks get rank 0's bytes of what is in no chunk, and those "
+                        "are not all of it; register the ordinary tensors that it is made of, or "
+                        "train on one rank",
+                        item.name, kind));
+    }
+  }
   const uint64_t mine = kinds_xxh64(rest);
   uint64_t first = mine;
   exchange.broadcast(std::as_writable_bytes(std::span(&first, 1)));
@@ -122,7 +131,7 @@ void share_the_rest(Exchange& exchange, const RunPlan& plan, std::vector<MovedTe
   Broadcasts broadcasts(exchange);
   for (MovedTensor& item : rest) {
     if (item.values.numel() == 0) continue;
-    item.values = item.values.contiguous().clone();
+    item.values = resolved(item.values).contiguous().clone();
     broadcasts.add({static_cast<std::byte*>(item.values.mutable_data_ptr()), item.values.nbytes()});
   }
   broadcasts.send();
@@ -135,7 +144,7 @@ void share_buffers(Exchange& exchange, const std::vector<NamedTensor>& buffers) 
   Broadcasts broadcasts(exchange);
   for (const NamedTensor& buffer : buffers) {
     if (buffer.tensor.numel() == 0) continue;
-    values.push_back(buffer.tensor.detach().to(at::kCPU, false, true).contiguous());
+    values.push_back(resolved(buffer.tensor.detach()).to(at::kCPU, false, true).contiguous());
     broadcasts.add(
         {static_cast<std::byte*>(values.back().mutable_data_ptr()), values.back().nbytes()});
   }
