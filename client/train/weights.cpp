@@ -131,7 +131,7 @@ void share_the_rest(Exchange& exchange, const RunPlan& plan, std::vector<MovedTe
   Broadcasts broadcasts(exchange);
   for (MovedTensor& item : rest) {
     if (item.values.numel() == 0) continue;
-    item.values = resolved(item.values).contiguous().clone();
+    item.values = item.values.contiguous().clone();
     broadcasts.add({static_cast<std::byte*>(item.values.mutable_data_ptr()), item.values.nbytes()});
   }
   broadcasts.send();
@@ -144,7 +144,7 @@ void share_buffers(Exchange& exchange, const std::vector<NamedTensor>& buffers) 
   Broadcasts broadcasts(exchange);
   for (const NamedTensor& buffer : buffers) {
     if (buffer.tensor.numel() == 0) continue;
-    values.push_back(resolved(buffer.tensor.detach()).to(at::kCPU, false, true).contiguous());
+    values.push_back(buffer.tensor.detach().to(at::kCPU, false, true).contiguous());
     broadcasts.add(
         {static_cast<std::byte*>(values.back().mutable_data_ptr()), values.back().nbytes()});
   }
