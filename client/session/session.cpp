@@ -145,6 +145,7 @@ Status Session::await_loaded(const std::string& call) {
     const MutexLock lock(ring_mutex_);
     in_call_ = in_call;
   };
+  waits_for_ranks_.fetch_add(1, std::memory_order_relaxed);
   note_call(true);
   const Status status = control_channel_->request<shm::Ack>(request, call, limit_s, say).status();
   note_call(false);
@@ -312,6 +313,7 @@ bool Session::reached_soon(const Wait& wait) const {
 }
 
 Status Session::wait_word(const Wait& wait) {
+  if (wait.committed == kOtherRanks) waits_for_ranks_.fetch_add(1, std::memory_order_relaxed);
   if (reached_soon(wait)) return Status();
   const shm::Waiter sleeps(wait.waiters);
   std::optional<shm::Waiter> sleeps_on_params;  // a skipped step moves no word but theirs

@@ -173,6 +173,10 @@ class Session {
   // Copies rank 0's bytes to all ranks, with the host exchange; every rank passes the same size.
   // Waits for the other ranks without a limit, and sends nothing to elixird. For one thread.
   Status broadcast(std::span<std::byte> bytes);
+  // How often this rank has begun to wait for other ranks, in any call. Any thread.
+  uint64_t waits_for_ranks() const {
+    return waits_for_ranks_.load(std::memory_order_relaxed);  // a count: orders nothing
+  }
 
   // ---- swing.cpp: swing chunks, whose shards this rank updates; by one thread, any ----
 
@@ -314,6 +318,7 @@ class Session {
   // the two threads also synchronise here.
   std::atomic<uint32_t> swung_ = 0;
   std::atomic<uint64_t> late_wakes_ = 0;          // waits that nobody ended in time
+  std::atomic<uint64_t> waits_for_ranks_ = 0;     // counts: they order nothing
   std::vector<std::atomic<uint32_t>> revisions_;  // by chunk: how often it was published
   std::vector<uint32_t> loads_;  // by grad slot: loads asked for; belongs to the slot's user
   uint64_t session_id_ = 0, token_ = 0, page_bytes_ = 0;
