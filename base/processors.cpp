@@ -14,19 +14,17 @@ namespace {
 
 constexpr int kMaxProcessors = 8192;
 
+// A kilobyte of the stack: a new thread that binds itself needs no memory.
 struct ProcessorSet {
-  ProcessorSet() { CPU_ZERO_S(bytes, set); }
-  ~ProcessorSet() { CPU_FREE(set); }
-  ProcessorSet(const ProcessorSet&) = delete;
-
-  cpu_set_t* const set = CPU_ALLOC(kMaxProcessors);
-  const size_t bytes = CPU_ALLOC_SIZE(kMaxProcessors);
+  cpu_set_t sets[kMaxProcessors / CPU_SETSIZE] = {};
+  cpu_set_t* const set = sets;
+  const size_t bytes = sizeof sets;
 };
 
 }  // namespace
 
 std::vector<int> usable_processors(pid_t process) {
-  const ProcessorSet usable;
+  ProcessorSet usable;
   std::vector<int> processors;
   if (::sched_getaffinity(process, usable.bytes, usable.set) == 0) {
     for (int i = 0; i < kMaxProcessors; ++i) {
@@ -38,7 +36,7 @@ std::vector<int> usable_processors(pid_t process) {
 }
 
 void bind_this_thread(const std::vector<int>& processors) {
-  const ProcessorSet bound;
+  ProcessorSet bound;
   for (const int processor : processors) CPU_SET_S(processor, bound.bytes, bound.set);
   ::sched_setaffinity(0, bound.bytes, bound.set);
 }

@@ -19,7 +19,6 @@ class ChunkList {
   uint32_t first() const { return chunk_at(links_[end()].behind); }
   uint32_t last() const { return chunk_at(links_[end()].before); }
   uint32_t behind(uint32_t chunk) const { return chunk_at(links_[chunk].behind); }
-  uint32_t before(uint32_t chunk) const { return chunk_at(links_[chunk].before); }
 
   // REQUIRES: it is not in the list.
   void push_back(uint32_t chunk) {

@@ -56,35 +56,58 @@ void Job::submit_tasks(bool completes_step) {
   for (const ChunkTask& task : tasks_) {
     if (task.update || task.early) updates_->update(task.chunk);
   }
+  std::erase_if(tasks_, [this](ChunkTask& task) {
+    const bool held = !may_begin(task);
+    if (held) held_tasks_.add(task);
+    return held;
+  });
   submit_open_tasks();
 }
 
-// Those of tasks_ that nothing holds; the others stay there, until writers are done with their
-// chunks, and the save is told that it holds them up.
+// False: the save under way holds it.
+bool Job::may_begin(ChunkTask& task) {
+  if (saving_ == nullptr || !task.update) return true;
+  const Snapshot::Gate gate = saving_->snapshot->ask(task.chunk, slots_.of(task.chunk));
+  task.copy = gate == Snapshot::Gate::kCopy;
+  return gate != Snapshot::Gate::kHeld;
+}
+
+// Those that nothing holds. While there is none, the time is the save's stall.
 void Job::submit_open_tasks() {
-  open_tasks_.clear();
-  std::erase_if(tasks_, [this](ChunkTask& task) {
-    if (saving_ != nullptr && task.update) {
-      const Snapshot::Gate gate = saving_->snapshot->ask(task.chunk, slots_.of(task.chunk));
-      if (gate == Snapshot::Gate::kHeld) return false;
-      task.copy = gate == Snapshot::Gate::kCopy;
-    }
-    open_tasks_.push_back(task);
-    return true;
-  });
-  if (open_tasks_.empty()) return count_hold(true);
+  if (tasks_.empty()) return count_hold(true);
   count_hold(false);
   if (saving_ != nullptr) work_->set_snapshot(saving_->snapshot);
-  step_work_.completes_step = completes_step_ && tasks_.empty();
-  work_->begin_tasks(open_tasks_, step_work_, tracker_, monotonic_ns());
+  step_work_.completes_step = completes_step_ && held_tasks_.empty();
+  work_->begin_tasks(tasks_, step_work_, tracker_, monotonic_ns());
+  tasks_.clear();
   submit();
+}
+
+// What the save under way holds no longer: slots become spare, tasks may begin. REQUIRES: workers
+// have nothing, or the save is over. Otherwise a task that copies could outlive its snapshot here.
+void Job::take_released() {
+  if (saving_ == nullptr) return;
+  const StateSlots& saved = saving_->snapshot->slots();
+  saving_->snapshot->take_released(&released_);
+  for (const uint32_t chunk : released_) {
+    if (options_.shape.swings(chunk)) continue;  // open_swings() looks
+    if (slots_.of(chunk) != saved.of(chunk)) {
+      slots_.give_back(saved.of(chunk));
+      continue;
+    }
+    tasks_.push_back(held_tasks_.take(chunk));
+    const bool begins = may_begin(tasks_.back());
+    ELIXIR_CHECK(begins, "chunk {} is held again", chunk);
+  }
 }
 
 // Of an activity that a save has held up: it may go on.
 void Job::submit_held_tasks() {
+  if (submitted_) return;
+  take_released();
   const Activity activity = machine_.activity();
   const bool updates = activity == Activity::kStep || activity == Activity::kTake;
-  if (updates && !submitted_ && !tasks_.empty()) submit_open_tasks();
+  if (updates && has_tasks()) submit_open_tasks();
 }
 
 void Job::submit() {
@@ -282,7 +305,8 @@ void Job::work_done() {
   submitted_ = false;
   if (given_up_) return give_up();
   free_retired();
-  if (machine_.activity() != Activity::kLoad && !tasks_.empty()) {
+  take_released();
+  if (machine_.activity() != Activity::kLoad && has_tasks()) {
     return submit_open_tasks();
   }
   const uint32_t steps_before = machine_.finished_step();

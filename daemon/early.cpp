@@ -11,27 +11,14 @@
 
 namespace elixir::daemon {
 
-EarlyLimits Job::early_limits() {
+EarlyLimits Job::early_limits() const {
   if (options_.rules.early == 0 || !early_.likely_to_count()) return {};
-  if (saving_ == nullptr || slots_.n_spare() == 0) give_back_held_slots();
   // The post waits for those that were started: chunks of some milliseconds' work, and each time
   // the event loop hears that they are done.
   constexpr uint64_t kAtOnceNumel = uint64_t{1} << 20;
   const uint64_t numel = local_ranks() * options_.shape.shard_numel();
   return {.slots = slots_.n_spare(),
           .at_once = static_cast<uint32_t>(std::max<uint64_t>(kAtOnceNumel / numel, 1))};
-}
-
-// Where a save still reads the states of an older step, nothing is written.
-void Job::give_back_held_slots() {
-  std::erase_if(held_slots_, [this](const HeldSlot& held) {
-    if (saving_ != nullptr && saving_ == held.saving.lock() &&
-        !saving_->snapshot->left(held.chunk, held.slot)) {
-      return false;
-    }
-    slots_.give_back(held.slot);
-    return true;
-  });
 }
 
 // The tasks that are early have slots from here on, also where they are not made in the end.
@@ -95,7 +82,8 @@ bool Job::early_stands() const {
              std::bit_cast<uint64_t>(opened_->grad_scale);
 }
 
-// Chunks move to where their new states are; what they leave is spare.
+// Chunks move to where their new states are; what they leave is spare, unless a save still reads it
+// (take_released).
 void Job::take_early() {
   moved_.clear();
   for (const EarlyUpdates::Entry& entry : early_.entries()) {
@@ -104,12 +92,8 @@ void Job::take_early() {
       continue;
     }
     const uint32_t left = slots_.exchange(entry.chunk, entry.slot);
-    const bool is_read = saving_ != nullptr && !saving_->snapshot->left(entry.chunk, left);
-    if (is_read) {
-      held_slots_.push_back({.chunk = entry.chunk, .slot = left, .saving = saving_});
-    } else {
-      slots_.give_back(left);
-    }
+    const bool is_read = saving_ != nullptr && saving_->snapshot->hold(entry.chunk, left);
+    if (!is_read) slots_.give_back(left);
     moved_.push_back(entry.chunk);
   }
   work_->publish_params(moved_, step_work_.step);

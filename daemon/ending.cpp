@@ -93,6 +93,7 @@ void Job::give_up() {
                 /*finish_posted=*/false);
   asked_.reset();
   tasks_.clear();
+  held_tasks_.clear();
   if (saving_ != nullptr) {
     saving_->cancelled.store(true, std::memory_order_relaxed);
     saving_->snapshot->end();

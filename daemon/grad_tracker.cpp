@@ -76,6 +76,7 @@ Status GradTracker::note(uint32_t rank, uint32_t chunk, const Publication& publi
     if (state.fresh == 0) state.micro_step = 0;
     state.fresh |= bit;
     state.micro_step = std::max(state.micro_step, publication.micro_step);
+    if (state.queued) unqueue_early(chunk);  // until it is complete again
   }
   if (publication.to_sum) want_sum(rank, chunk);
   queue_if_ready(chunk);
@@ -119,6 +120,7 @@ void GradTracker::want_sum(uint32_t rank, uint32_t chunk) {
     const bool counts = last.step == step_ && last.discards == state.discards;
     if (counts) state.fresh |= uint64_t{1} << other;
   }
+  if (state.fresh != 0 && state.queued) unqueue_early(chunk);
 }
 
 void GradTracker::sums_are_there() {
@@ -284,7 +286,7 @@ void GradTracker::start_ready(std::vector<ChunkTask>* tasks, const EarlyLimits& 
       // Of passes that nobody declared any may be the last.
       const bool is_early =
           rules_.early != 0 && chunk < first_swing_ && last && (!task.sum_up || rules_.sums_all());
-      if (is_early != state.queued) is_early ? queue_early(chunk) : unqueue_early(chunk);
+      if (is_early) queue_early(chunk);
     }
     task.dropped = std::exchange(state.dropped, 0);
     tasks->push_back(task);
@@ -341,6 +343,7 @@ void GradTracker::check_invariant() const {
   for (const Chunk& chunk : chunks_) {
     n_ready += chunk.ready ? 1 : 0;
     n_queued += chunk.queued ? 1 : 0;
+    ELIXIR_CHECK(!chunk.queued || chunk.fresh == 0, "an early update of fresh gradients is queued");
     ELIXIR_CHECK(!chunk.early || chunk.has_slot, "a chunk was updated early, and into no slot");
     ELIXIR_CHECK((chunk.fresh & ~all_ranks()) == 0, "gradients of ranks that there are not: {:#x}",
                  chunk.fresh);

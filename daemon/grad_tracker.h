@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <vector>
 
 #include "base/status.h"
@@ -136,7 +135,7 @@ class GradTracker {
   // Whether there are chunks to take before the post, which all ranks have published or will not
   // publish, or chunks to update early.
   bool anything_ready(const EarlyLimits& early = {}) const {
-    return !ready_.empty() || (early.at_once > 0 && next_early());
+    return !ready_.empty() || (early.at_once > 0 && early_queue_.size() > 0);
   }
 
   // Each replaces `tasks`, whose capacity is n_chunks. start_ready(), with rules.early, then
@@ -205,7 +204,6 @@ class GradTracker {
   ChunkTask start(uint32_t chunk, bool squares, bool update);
   void queue_early(uint32_t chunk);
   void unqueue_early(uint32_t chunk);
-  std::optional<uint32_t> next_early() const;
   void drop_those_without_slots();
   void start_early(std::vector<ChunkTask>* tasks, EarlyLimits limits);
 
@@ -225,7 +223,8 @@ class GradTracker {
   uint64_t awaiting_ = 0;             // ranks that have one there, a bit each
   uint64_t in_call_ = 0;              // ranks, a bit each
   std::vector<uint32_t> ready_;
-  ChunkList early_queue_;  // to be updated early, unless the post comes before
+  // To be updated early, unless the post or other gradients come before.
+  ChunkList early_queue_;
 };
 
 }  // namespace elixir::daemon

@@ -15,17 +15,10 @@ void GradTracker::queue_early(uint32_t chunk) {
   early_queue_.push_back(chunk);
 }
 
-// Its gradients have become such as wait for the post.
+// It is updated now, or its gradients are about to change.
 void GradTracker::unqueue_early(uint32_t chunk) {
   chunks_[chunk].queued = false;
   early_queue_.remove(chunk);
-}
-
-// The last in the queue whose gradients are not about to change.
-std::optional<uint32_t> GradTracker::next_early() const {
-  uint32_t chunk = early_queue_.last();
-  while (chunk != ChunkList::kNone && chunks_[chunk].fresh != 0) chunk = early_queue_.before(chunk);
-  return chunk == ChunkList::kNone ? std::nullopt : std::optional(chunk);
 }
 
 // Once no slot is left for them they are deferred.
@@ -41,15 +34,14 @@ void GradTracker::drop_those_without_slots() {
 void GradTracker::start_early(std::vector<ChunkTask>* tasks, EarlyLimits limits) {
   const size_t n_taken = tasks->size();
   if (limits.slots == 0) drop_those_without_slots();
+  size_t at = n_taken;
   for (; limits.at_once > 0; --limits.at_once) {
-    const std::optional<uint32_t> next = next_early();
-    if (!next) return;
-    const uint32_t chunk = *next;
+    const uint32_t chunk = early_queue_.last();
+    if (chunk == ChunkList::kNone) return;
     unqueue_early(chunk);
     Chunk& state = chunks_[chunk];
     if (!std::exchange(state.has_slot, true) && --limits.slots == 0) drop_those_without_slots();
-    // Those that are queued last were taken last.
-    size_t at = n_taken;
+    // Chunks that were taken in this go are queued in the order of their tasks, behind all others.
     while (at > 0 && (*tasks)[at - 1].chunk != chunk) --at;
     if (at == 0) tasks->push_back(start(chunk, /*squares=*/false, /*update=*/false));
     ChunkTask& task = at > 0 ? (*tasks)[at - 1] : tasks->back();

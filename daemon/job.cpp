@@ -32,20 +32,20 @@ Job::Job(Options options, JobPorts* ports)
       sessions_(local_ranks()),
       phase_since_ns_(monotonic_ns()),
       has_sums_(options_.rules.sums_all()),
+      held_tasks_(options_.shape.n_chunks),
       slots_(options_.shape),
       early_(options_.shape.n_chunks, options_.shape.n_spare_slots),
       swings_(options_.shape, local_ranks()) {
   for (auto* records : {&records_, &open_records_, &statistics_.records_last}) {
     records->reserve(local_ranks());
   }
-  held_slots_.reserve(options_.shape.n_spare_slots);
+  released_.reserve(options_.shape.n_chunks);
   tasks_.reserve(options_.shape.n_chunks);
   moved_.reserve(options_.shape.n_spare_slots);
   for (auto* chunks : {&opened_swings_, &published_swings_}) {
     chunks->reserve(options_.shape.n_swing_chunks);
   }
   taken_over_.reserve(options_.shape.n_swing_lanes);
-  open_tasks_.reserve(options_.shape.n_chunks);
 }
 
 Result<Session*> Job::claim(Session session) {

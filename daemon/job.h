@@ -9,6 +9,7 @@
 #include "daemon/doorbells.h"
 #include "daemon/early_updates.h"
 #include "daemon/grad_tracker.h"
+#include "daemon/held_tasks.h"
 #include "daemon/job_machine.h"
 #include "daemon/job_work.h"
 #include "daemon/saving.h"
@@ -217,6 +218,8 @@ class Job {
   uint32_t local_ranks() const { return options_.local_ranks; }
   const Sessions& sessions() const { return sessions_; }
   const JobMachine& machine() const { return machine_; }
+  const GradTracker& tracker() const { return tracker_; }
+  const SwingUpdates& swings() const { return swings_; }
   JobPhase phase() const { return machine_.phase(); }
   const JobWork* work() const { return work_.get(); }  // null before begin_work()
   const JobStatistics& statistics() const { return statistics_; }
@@ -251,7 +254,10 @@ class Job {
   bool start_next();
   void submit();
   void submit_tasks(bool completes_step);
+  bool may_begin(ChunkTask& task);
+  bool has_tasks() const { return !tasks_.empty() || !held_tasks_.empty(); }
   void submit_open_tasks();
+  void take_released();
   void submit_held_tasks();
   void fill_sums();
   bool takes_early() const;
@@ -273,8 +279,7 @@ class Job {
   StepViolation open_immediate(uint32_t step);
 
   // ---- early.cpp ----
-  EarlyLimits early_limits();
-  void give_back_held_slots();
+  EarlyLimits early_limits() const;
   void begin_early_tasks();
   void open_early(uint32_t step);
   void undo_early(uint32_t chunk);
@@ -353,10 +358,13 @@ class Job {
   std::vector<const SessionMemory*> memories_;  // by local rank, from begin_work() on
   std::unique_ptr<ParameterUpdates> updates_;
   std::unique_ptr<JobWork> work_;
-  std::vector<ChunkTask> tasks_;       // of the activity in flight; capacity for all chunks
-  std::vector<ChunkTask> open_tasks_;  // of them those that workers have
-  bool submitted_ = false;             // workers have some
-  bool completes_step_ = false;        // with the last of tasks_
+  // Of the activity in flight: tasks that go to the workers next (capacity for all chunks), and
+  // those that a save holds.
+  std::vector<ChunkTask> tasks_;
+  HeldTasks held_tasks_;
+  std::vector<uint32_t> released_;  // chunks, just now; capacity for all
+  bool submitted_ = false;          // workers have some
+  bool completes_step_ = false;     // with the last of tasks_
 
   // The step in flight, or, if a step is open, the next one.
   StepStage stage_ = StepStage::kTaking;
@@ -367,11 +375,6 @@ class Job {
   bool made_for_others_ = false;  // early updates of the step had older hyperparameters
   StateSlots slots_;
   EarlyUpdates early_;
-  struct HeldSlot {
-    uint32_t chunk = 0, slot = 0;
-    std::weak_ptr<const Saving> saving = {};  // that reads there
-  };
-  std::vector<HeldSlot> held_slots_;
   std::vector<uint32_t> moved_;  // chunks that moved with the step in flight
   SwingUpdates swings_;
   int64_t swing_moved_ns_ = 0;         // when the last one was published; 0: since the last tick
@@ -387,7 +390,7 @@ class Job {
   std::optional<SaveRefused> refused_;            // the last of one rank's
   std::optional<checkpoints::LeftOut> left_out_;  // empty: no save knows it, or a load changed it
   std::shared_ptr<Saving> saving_;                // null: none is under way
-  std::vector<std::shared_ptr<Saving>> retired_;  // over, but workers still have its tasks
+  std::shared_ptr<Saving> retired_;               // over, but workers still have its tasks
   std::shared_ptr<Restoring> restoring_;          // null: none is asked for
   bool announced_ = false;  // the fault, before the job's end, since a save continues
   SaveStatistics saves_;

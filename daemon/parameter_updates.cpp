@@ -13,10 +13,11 @@ ParameterUpdates::ParameterUpdates(const shm::Shape& shape,
       n_shards_(static_cast<uint32_t>(shards.size())),
       numel_of_(shape.n_parameters * shards.size(), 0),
       is_read_(shape.n_chunks, 0),
-      steps_(0) {
+      steps_(0, 0) {
   ELIXIR_CHECK(places.size() >= shape.n_parameters, "{} parameters, {} places", shape.n_parameters,
                places.size());
   words_.reserve(shards.size());
+  groups_.reserve(shm::kMaxParamGroups);
   std::vector<std::pair<uint32_t, Start>> order;  // with its chunk
   for (uint32_t i = 0; i < shape.n_parameters; ++i) {
     if (places[i].chunk >= shape.n_chunks) continue;  // placed on the GPU
@@ -38,7 +39,7 @@ ParameterUpdates::ParameterUpdates(const shm::Shape& shape,
     }
   }
   said_.resize(numel_of_.size() / n_shards_, shm::kNoGradient);
-  steps_ = optim::ParameterSteps(static_cast<uint32_t>(said_.size()));
+  steps_ = optim::ParameterSteps(static_cast<uint32_t>(said_.size()), shm::kMaxParamGroups);
   for (uint32_t chunk = 0; chunk < shape.n_chunks; ++chunk) first_[chunk + 1] += first_[chunk];
   std::sort(order.begin(), order.end(), [](const auto& a, const auto& b) {
     return std::pair(a.first, a.second.offset) < std::pair(b.first, b.second.offset);

@@ -313,12 +313,11 @@ void Job::tell_staged() {
   }
 }
 
-// Their shadows, once no worker copies there any more.
+// Its shadow, once no worker copies there any more.
 void Job::free_retired() {
-  if (retired_.empty()) return;
+  if (retired_ == nullptr) return;
   work_->set_snapshot(nullptr);
-  for (std::shared_ptr<Saving>& saving : retired_) ports_.free_later(std::move(saving));
-  retired_.clear();
+  ports_.free_later(std::move(retired_));
 }
 
 // Of updates that wait for writers.
@@ -349,17 +348,17 @@ SaveMemory Job::save_memory() const {
   }
   if (saving_ != nullptr) add(saving_->memory_bytes(), saving_->there_bytes());
   // Nobody makes copies any more.
-  for (const auto& saving : retired_) add(saving->there_bytes(), saving->there_bytes());
+  if (retired_ != nullptr) add(retired_->there_bytes(), retired_->there_bytes());
   return memory;
 }
 
 void Job::save_over() {
   count_hold(false);
-  const std::shared_ptr<Saving> saving = std::move(saving_);
-  saving_.reset();
+  if (!given_up_) take_released();  // all: its snapshot is over
+  ELIXIR_CHECK(retired_ == nullptr, "job '{}' saves twice beside one step", options_.name);
+  retired_ = std::move(saving_);
   if (given_up_) return give_up();
-  tell_saved(*saving);
-  retired_.push_back(saving);
+  tell_saved(*retired_);
   if (!submitted_) free_retired();
   submit_held_tasks();
   go_on_with_swings();

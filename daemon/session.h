@@ -58,12 +58,8 @@ struct Session {
   // The time of its last progress: its memory was there, it posted a step, or it began a call. It
   // may be waiting for others since then.
   int64_t moved_ns = 0;
-  WaitNotes wait_notes{30, 10};
-
-  void moved() {
-    moved_ns = monotonic_ns();
-    wait_notes = WaitNotes(30, 10);
-  }
+  void moved() { moved_ns = monotonic_ns(); }
+  int64_t wait_logged_ns = 0;  // when the log last said that it waits
 };
 
 using Sessions = std::vector<std::unique_ptr<Session>>;

@@ -23,10 +23,12 @@ Snapshot::Snapshot(const shm::Shape& shape, const StateSlots& slots, std::vector
       slot_bytes_(round_up(ranks_.size() * shape.image_bytes(), shm::kSectionAlignBytes)),
       slot_of_(shape.total_chunks(), kNoSlot),
       state_(shape.total_chunks(), State::kLive),
+      copies_(shape.n_chunks),
       staged_(ranks_.size(), 0),
       to_copy_(shape.first_swing()),
       left_(shape.total_chunks()),
-      wanted_(shape.total_chunks(), false) {
+      hold_(shape.total_chunks(), Hold::kNone) {
+  released_.reserve(shape.n_chunks);
   for (uint32_t chunk = shape_.n_chunks; chunk < shape_.all_chunks(); ++chunk) {
     state_[chunk] = State::kAwaited;
   }
@@ -67,27 +69,31 @@ Snapshot::Gate Snapshot::ask(uint32_t chunk, uint32_t slot) {
     return Gate::kCopy;
   }
   if (state != State::kLive && state != State::kWritingLive) return Gate::kOpen;
-  wanted_[chunk] = true;
-  held_ = true;
+  hold_[chunk] = Hold::kUpdate;
   return Gate::kHeld;
 }
 
-bool Snapshot::left(uint32_t chunk, uint32_t slot) const {
+bool Snapshot::hold(uint32_t chunk, uint32_t slot) {
   const MutexLock lock(mutex_);
-  return is_left(chunk, slot);
-}
-
-bool Snapshot::is_left(uint32_t chunk, uint32_t slot) const {
   const State state = state_[chunk];
-  return over_ || slot != slots_.of(chunk) || state == State::kCopied ||
-         state == State::kWritingCopy || state == State::kWritten;
+  if (over_ || slot != slots_.of(chunk) || state == State::kCopied ||
+      state == State::kWritingCopy || state == State::kWritten) {
+    return false;
+  }
+  hold_[chunk] = Hold::kSlot;
+  return true;
 }
 
-bool Snapshot::holds(uint32_t chunk, uint32_t slot) {
+void Snapshot::take_released(std::vector<uint32_t>* chunks) {
+  ELIXIR_CHECK(chunks->capacity() >= shape_.n_chunks, "room for {} of {} chunks",
+               chunks->capacity(), shape_.n_chunks);
+  chunks->clear();
   const MutexLock lock(mutex_);
-  if (is_left(chunk, slot)) return false;
-  held_ = true;
-  return true;
+  std::swap(released_, *chunks);
+}
+
+void Snapshot::release(uint32_t chunk) {
+  if (std::exchange(hold_[chunk], Hold::kNone) != Hold::kNone) released_.push_back(chunk);
 }
 
 // Where its copy goes. False: there is no room.
@@ -125,7 +131,8 @@ bool Snapshot::awaits_staging() const {
 
 void Snapshot::end() {
   const MutexLock lock(mutex_);
-  over_ = true;
+  if (std::exchange(over_, true)) return;
+  for (uint32_t chunk = 0; chunk < shape_.n_chunks; ++chunk) release(chunk);
   changed_.notify_all();
 }
 
@@ -185,9 +192,9 @@ std::optional<uint32_t> Snapshot::take() {
     state_[chunk] = State::kWritingLive;
     return chunk;
   }
-  if (copies_.empty()) return std::nullopt;
-  const uint32_t chunk = copies_.front();
-  copies_.pop_front();
+  const uint32_t chunk = copies_.first();
+  if (chunk == ChunkList::kNone) return std::nullopt;
+  copies_.remove(chunk);
   state_[chunk] = State::kWritingCopy;
   return chunk;
 }
@@ -258,9 +265,11 @@ void Snapshot::take_shadow_memory() {
 // Its update comes: the event loop holds it, and asks again when it is woken.
 bool Snapshot::put_back_if_wanted(uint32_t chunk) {
   const MutexLock lock(mutex_);
-  if (!wanted_[chunk] || state_[chunk] != State::kWritingLive || !take_slot(chunk)) return false;
+  const bool wanted = hold_[chunk] == Hold::kUpdate && state_[chunk] == State::kWritingLive;
+  if (!wanted || !take_slot(chunk)) return false;
   state_[chunk] = State::kPutBack;
   --in_hand_;
+  release(chunk);
   return true;
 }
 
@@ -271,12 +280,14 @@ bool Snapshot::written(uint32_t chunk) {
   const bool staged = state == State::kWritingStaged;
   if (staged) ++staged_written_;
   if (chunk < shape_.first_swing()) --to_copy_;
+  const bool none_released = released_.empty();
   if (state == State::kWritingCopy) free_slots_.push_back(slot_of_[chunk]);
   state = State::kWritten;
+  release(chunk);
   --left_;
   --in_hand_;
   if (left_ == in_hand_) changed_.notify_all();
-  return std::exchange(held_, false) || staged;
+  return staged || (none_released && !released_.empty());  // those before have woken it
 }
 
 bool Snapshot::all_written() const {

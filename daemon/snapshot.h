@@ -1,11 +1,11 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <optional>
 #include <vector>
 
 #include "base/mutex.h"
+#include "daemon/chunk_list.h"
 #include "daemon/session_memory.h"
 #include "daemon/slices.h"
 #include "daemon/state_slots.h"
@@ -32,8 +32,13 @@ namespace elixir::daemon {
 // A writer takes staged chunks first, because trainers wait for them. Live chunks follow: first
 // those that swing, then the others in the order of their next update. Copies come last.
 //
+// The event loop may not write everything yet: the snapshot holds updates of some chunks, and slots
+// that chunks have left. take_released() names each chunk once, when its hold ends, so the event
+// loop never walks over all that is held. No live chunk waits for a free slot: writers take copies
+// after all live chunks.
+//
 // The event loop asks, workers copy, writers take, under one mutex that is locked a few times per
-// chunk.
+// chunk. Only the constructor and next(), for its Item, allocate.
 class Snapshot {
  public:
   struct Rank {
@@ -51,14 +56,16 @@ class Snapshot {
   // ---- the event loop ----
 
   // Call it before a chunk placed on the CPU is updated in place. kCopy: room for its copy is
-  // taken, and the update must copy each slice before it changes it.
+  // taken, and the update must copy each slice before it changes it. kHeld: take_released() names
+  // the chunk later; then call ask() again, which does not hold it a second time.
   enum class Gate { kOpen, kCopy, kHeld };
   Gate ask(uint32_t chunk, uint32_t slot);
-  // Whether writers have left a slot in which the chunk was: they read no more of the step there,
-  // so others may write there.
-  bool left(uint32_t chunk, uint32_t slot) const;
-  // The opposite. If it holds, a writer wakes the event loop when it is done with a chunk.
-  bool holds(uint32_t chunk, uint32_t slot);
+  // The chunk has left the slot, and others want to write there. False: they may. True: writers
+  // still read it, and take_released() names the chunk when they are done.
+  bool hold(uint32_t chunk, uint32_t slot);
+  // Replaces `chunks` by those whose holds have ended since the last call. REQUIRES: its capacity
+  // is Shape::n_chunks.
+  void take_released(std::vector<uint32_t>* chunks);
   // A rank has staged a chunk placed on the GPU. False if it is not the awaited one.
   bool staged(uint32_t local_rank, uint32_t chunk);
   // How many chunks placed on the GPU are written: a rank may forget as many of its images.
@@ -103,7 +110,7 @@ class Snapshot {
   // for its copy. Then the writer's part is over; it wakes the event loop, and the whole chunk
   // comes again, from the copy.
   bool put_back_if_wanted(uint32_t chunk);
-  // The chunk is written. True if the event loop waits for such a chunk.
+  // The chunk is written. True: wake the event loop, which waits for such a chunk.
   bool written(uint32_t chunk);
   bool all_written() const;
 
@@ -121,8 +128,10 @@ class Snapshot {
     kWritten
   };
 
-  bool is_left(uint32_t chunk, uint32_t slot) const ELIXIR_REQUIRES(mutex_);
+  enum class Hold : uint8_t { kNone, kUpdate, kSlot };
+
   bool take_slot(uint32_t chunk) ELIXIR_REQUIRES(mutex_);
+  void release(uint32_t chunk) ELIXIR_REQUIRES(mutex_);
   uint32_t in_order(uint32_t number) const;
   std::optional<uint32_t> take() ELIXIR_REQUIRES(mutex_);
   Item item_of(uint32_t chunk) const ELIXIR_REQUIRES(mutex_);
@@ -144,7 +153,7 @@ class Snapshot {
   CondVar changed_;
   std::vector<State> state_ ELIXIR_GUARDED_BY(mutex_);  // by chunk
   std::vector<uint32_t> free_slots_ ELIXIR_GUARDED_BY(mutex_);
-  std::deque<uint32_t> copies_ ELIXIR_GUARDED_BY(mutex_);   // copied, first come first
+  ChunkList copies_ ELIXIR_GUARDED_BY(mutex_);              // copied, first come first
   std::vector<uint32_t> staged_ ELIXIR_GUARDED_BY(mutex_);  // by local rank: so many chunks
   // so many, the first of in_order(), are not live
   uint32_t n_begun_ ELIXIR_GUARDED_BY(mutex_) = 0;
@@ -152,10 +161,10 @@ class Snapshot {
   uint32_t left_ ELIXIR_GUARDED_BY(mutex_);         // not written
   uint32_t in_hand_ ELIXIR_GUARDED_BY(mutex_) = 0;  // of writers
   uint32_t staged_written_ ELIXIR_GUARDED_BY(mutex_) = 0;
-  std::vector<bool> wanted_ ELIXIR_GUARDED_BY(mutex_);  // by chunk: its update waits for its writer
-  uint64_t used_slots_peak_ ELIXIR_GUARDED_BY(mutex_) = 0;  // the lowest ones are used
-  uint64_t taken_slots_ ELIXIR_GUARDED_BY(mutex_) = 0;      // by take_shadow_memory()
-  bool held_ ELIXIR_GUARDED_BY(mutex_) = false;             // an update waits
+  std::vector<Hold> hold_ ELIXIR_GUARDED_BY(mutex_);          // by chunk: what of it is held
+  std::vector<uint32_t> released_ ELIXIR_GUARDED_BY(mutex_);  // capacity for all chunks
+  uint64_t used_slots_peak_ ELIXIR_GUARDED_BY(mutex_) = 0;    // the lowest ones are used
+  uint64_t taken_slots_ ELIXIR_GUARDED_BY(mutex_) = 0;        // by take_shadow_memory()
   bool over_ ELIXIR_GUARDED_BY(mutex_) = false;
 };
 

@@ -60,12 +60,12 @@ void Job::open_swings() {
   for (uint32_t chunk; (chunk = swings_.first_to_open()) < swings_.end();) {
     const StateSlots::Lane to = swing_target(chunk);
     held = saving_ != nullptr && to.left_by != StateSlots::kNobody &&
-           saving_->snapshot->holds(to.left_by, to.slot);
+           saving_->snapshot->hold(to.left_by, to.slot);
     if (held) break;  // those behind it in its lane go where it leaves, after it
     swings_.open(chunk);
     opened_swings_.push_back(chunk);
   }
-  if (held || tasks_.empty()) count_hold(held);
+  if (held || !has_tasks()) count_hold(held);
   for (const uint32_t chunk : opened_swings_) {
     for (const auto& session : sessions_) {
       shm::ChunkRecord& record = session->memory->chunk_record(chunk);
@@ -209,7 +209,7 @@ void Job::go_on_with_swings() {
   const bool updates = machine_.activity() == Activity::kStep && stage_ == StepStage::kUpdating;
   if (!updates || !swings_.begun() || over_) return;
   open_swings();
-  if (submitted_ || !tasks_.empty() || !end_swings()) return;
+  if (submitted_ || has_tasks() || !end_swings()) return;
   note_grads_of_next_step();
   advance();
   end_if_possible();

@@ -7,6 +7,16 @@
 
 namespace elixir::optim {
 
+ParameterSteps::ParameterSteps(uint32_t n_parameters, uint32_t most_groups)
+    : updates_(n_parameters, 0), constants_of_(n_parameters, kNone) {
+  groups_.reserve(most_groups);
+  last_.reserve(most_groups);
+  constants_.reserve(n_parameters);
+  known_.reserve(n_parameters);
+  spare_.reserve(n_parameters);
+  for (uint32_t i = 0; i < n_parameters; ++i) known_.emplace(i, 0);  // begin() makes them spare
+}
+
 void ParameterSteps::begin(const std::vector<AdamOptions>& groups, uint64_t number,
                            double grad_scale) {
   groups_ = groups;
@@ -14,7 +24,7 @@ void ParameterSteps::begin(const std::vector<AdamOptions>& groups, uint64_t numb
   grad_scale_ = grad_scale;
   std::fill(constants_of_.begin(), constants_of_.end(), kNone);
   constants_.clear();
-  spare_.reserve(spare_.size() + known_.size());
+  spare_.reserve(known_.size() + spare_.size());
   while (!known_.empty()) spare_.push_back(known_.extract(known_.begin()));
   last_.assign(groups_.size(), {});
 }

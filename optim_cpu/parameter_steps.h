@@ -11,11 +11,11 @@ namespace elixir::optim {
 // Which parameters a step updates, and with what constants. Each counts its own updates, as
 // torch::optim's state["step"] does: one that had no gradient in some steps is behind in Adam's
 // bias correction. Not thread-safe; any thread may call the const functions between two changes.
-// Allocates when a step has more constants than any before it.
+// The constructor takes the memory for one set of constants per parameter. A step has more only if
+// a parameter is updated, undone, and updated in another group; then update() allocates.
 class ParameterSteps {
  public:
-  explicit ParameterSteps(uint32_t n_parameters)
-      : updates_(n_parameters, 0), constants_of_(n_parameters, kNone) {}
+  ParameterSteps(uint32_t n_parameters, uint32_t most_groups);
 
   // The next step, with the hyperparameters of its groups. No parameter is updated in it but those
   // that update() names. `number` goes into redo records.

@@ -75,6 +75,17 @@ uint64_t ModelProfile::total_numel() const {
   return sum;
 }
 
+bool ModelProfile::leaves_unused() const {
+  std::vector<uint8_t> read(params.size(), 0);
+  for (const std::vector<uint32_t>& step : steps) {
+    for (const uint32_t param : step) read[param] = 1;
+  }
+  for (size_t i = 0; i < params.size(); ++i) {
+    if (read[i] == 0 && !params[i].frozen) return true;
+  }
+  return false;
+}
+
 uint32_t ModelProfile::backward_first() const {
   return backward_begin != 0 ? backward_begin : static_cast<uint32_t>(steps.size() + 1) / 2;
 }

@@ -65,6 +65,8 @@ struct ModelProfile {
   uint64_t trained_numel() const;
   uint64_t total_numel() const;
   uint32_t backward_first() const;  // backward_begin, or its default
+  // A trained parameter is read by no operator, so that it has no gradient.
+  bool leaves_unused() const;
 };
 
 // The same with its parameters in the order of first use, those of one operator by name, unused

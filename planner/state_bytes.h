@@ -10,11 +10,13 @@ struct StateBytes {
   uint64_t gpu_rcache = 0;       // Elixir's: gathered chunks
   uint64_t gpu_grad_blocks = 0;  // Elixir's: in which gradients come together or are fetched
   uint64_t host_params = 0, host_grads = 0, host_states = 0;
+  // Elixir's, page-locked by trainers: gradients that wait for their turn in a reduction.
+  uint64_t host_waiting = 0;
 
   uint64_t gpu() const {
     return gpu_params + gpu_grads + gpu_states + gpu_rcache + gpu_grad_blocks;
   }
-  uint64_t host() const { return host_params + host_grads + host_states; }
+  uint64_t host() const { return host_params + host_grads + host_states + host_waiting; }
 };
 
 }  // namespace elixir::planner

@@ -77,10 +77,19 @@ def fuzz_steps():
 BIT_PARTS = 3
 SAMPLES = {'cases-training': ('swing_test|torch_ways|client_profile|fakegpu_matrix|fakegpu_gradients',
                               ('client', 'fake_cuda')),
+           'cases-programs': ('fakegpu_collective|fakegpu_errors|e2e_disturbed|e2e_families|e2e_foreign$|e2e_plan$',
+                              ('client', 'daemon', 'e2e', 'fake_cuda', 'fake_nccl', 'planner')),
            'cases-other': ('failing_calls|optim_formats|models_convert|fuzz_corpus_test|job_schedules_test'
                            '|planner_search|planner_answers|fault_kill'
                            '|elixird_saves|elixird_commit|elixird_test|daemon_logic|checkpoint_|job_exploration',
                            ('failing_calls', 'optim_cpu', 'models', 'fuzz', 'daemon', 'planner'))}
+
+
+def runs_all_cases(name, labels=()):
+    """Whether a part runs all cases of the test that ctest calls so."""
+    sampled = any(re.search(pattern, name) for pattern, _ in SAMPLES.values())
+    listed = [step.command[0] for part in parts().values() if not callable(part.steps) for step in part.steps]
+    return sampled or 'nightly' in labels or any(os.path.basename(program) == name for program in listed)
 
 
 def parts():

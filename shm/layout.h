@@ -32,8 +32,8 @@ inline constexpr uint64_t kControlMagic = 0x4c52544358494c45;  // "ELIXCTRL", li
 
 // Raise it when any struct or constant of this file, of shm/shape.h or of shm/messages.h changes;
 // then run scripts/versions.py --store.
-inline constexpr uint32_t kLayoutVersion = 18;
-// versions.py: version 18, c4d83c809a61cc2f
+inline constexpr uint32_t kLayoutVersion = 19;
+// versions.py: version 19, 49560e581cd15af3
 
 // Steps whose records are kept. A trainer is never more than two steps ahead of elixird.
 inline constexpr uint32_t kStepRing = 8;
@@ -54,6 +54,25 @@ static_assert(sizeof(SideHeader) == 64);
 inline constexpr uint32_t kMaxParamGroups = 8;
 
 inline constexpr size_t kCacheLine = 64;
+
+// The wait of a rank that elixird cannot see, or of which it does not know the begin. The rank says
+// it itself once the wait has lasted a second. elixird only shows it in the status and the log, and
+// adds the ranks of kSum and kSwing that it knows by itself.
+enum class WaitsFor : uint8_t {
+  kNothing = 0,
+  kCollective = 1,  // others in a collective
+  kSum = 2,         // others' gradients, in a backward pass (ControlHeader::awaited_sum)
+  kBuffers = 3,     // others at the side memory
+  kSwing = 4,       // others' updates of swing chunks
+};
+struct alignas(8) SaidWait {
+  uint32_t what : 8 = 0;         // WaitsFor
+  uint32_t rank_after : 24 = 0;  // 1 + the rank that it waits for; 0: unknown
+  uint32_t since_s = 0;          // CLOCK_MONOTONIC
+
+  bool operator==(const SaidWait&) const = default;
+};
+static_assert(sizeof(SaidWait) == 8 && std::atomic<SaidWait>::is_always_lock_free);
 
 // The reason why elixird ended a session; 0 while it lives. Values of elixir::Code.
 using FaultCode = uint32_t;
@@ -84,7 +103,8 @@ struct ControlHeader {
   // published all that it has made; 0: it waits for none. If all ranks that could publish wait so,
   // elixird sums what is there. Cleared before the rank publishes again.
   std::atomic<uint32_t> awaited_sum;
-  uint32_t trainer_reserved[12];
+  std::atomic<SaidWait> said_wait;  // relaxed on both sides: nothing else follows from it
+  uint32_t trainer_reserved[10];
 
   // Written by elixird, the first two futex words.
   alignas(kCacheLine) std::atomic<uint32_t> committed_step;  // every rank posted it: it will happen

@@ -344,6 +344,10 @@ Result<RunPlan> make_run_plan(std::span<const ParameterSize> parameters, const O
                "{} chunks in shared memory, {} in the plan", plan.shape.total_chunks(),
                plan.chunks.n_chunks + plan.chunks.n_frozen_chunks);
   plan.grad_blocks = planner::grad_blocks(plan.shape, copies_at_once);
+  if (options.plan) {  // foreign: one model at most
+    plan.waiting_bytes = std::min(options.plan->bytes.host_waiting / environment.local_world_size,
+                                  plan.shape.all_chunks() * plan.shape.block_bytes());
+  }
   if (!options.plan && environment.rank == 0) tell_unused(options.layout, plan);
   ELIXIR_RETURN_IF_ERROR(check_device_memory(plan, options.device_memory_bytes));
   return plan;

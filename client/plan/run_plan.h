@@ -26,6 +26,8 @@ struct RunPlan {
   uint64_t long_numel = 0;
   // How many blocks collect gradients before they are reduced or leave the device.
   uint32_t grad_blocks = 0;
+  // Page-locked bytes per rank for gradients that wait for their turn, as the planner counts them.
+  uint64_t waiting_bytes = 0;
   bool sums = false;  // FP32 sums of gradients over micro-steps, wherever states are
   UpdateMode update = UpdateMode::kDeferred;  // early only with spare slots
 

@@ -35,7 +35,7 @@ std::vector<NamedTensor> parameters_of(torch::nn::Module& model) {
   for (const auto& item : model.named_parameters()) {
     if (!seen.insert(item.value().unsafeGetTensorImpl()).second) continue;
     // Others are in no chunk: client/train/module_parameters.
-    const bool in_chunk = item.value().numel() > 0 && item.value().is_floating_point();
+    const bool in_chunk = item.value().numel() > 0 && chunks_take(item.value().scalar_type());
     if (in_chunk) result.push_back({item.key(), item.value()});
   }
   return result;
@@ -50,7 +50,7 @@ at::Tensor standing_for(const at::Tensor& tensor, at::Device device, at::ScalarT
 }
 
 at::ScalarType dtype_of(const at::Tensor& buffer, std::optional<ComputeType> buffer_dtype) {
-  const bool own = !buffer_dtype || !buffer.is_floating_point();
+  const bool own = !buffer_dtype || !chunks_take(buffer.scalar_type());
   return own ? buffer.scalar_type() : scalar_type(*buffer_dtype);
 }
 

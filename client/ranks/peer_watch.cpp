@@ -191,6 +191,13 @@ void PeerWatch::set_waiting_for(uint32_t peer) {
   state_->waiting_for.store(peer, std::memory_order_relaxed);  // for a text: orders nothing
 }
 
+void PeerWatch::set_on_wait(std::function<void(uint32_t peer, int64_t since_ns)> tell) {
+  State& state = *state_;
+  MutexLock lock(state.mutex);
+  state.on_wait = std::move(tell);
+  while (state.on_wait_running) state.changed.wait(lock);
+}
+
 void PeerWatch::set_health(std::function<Status()> ask) {
   State& state = *state_;
   MutexLock lock(state.mutex);

@@ -82,6 +82,13 @@ class PeerWatch {
   static constexpr int kSayWaitingSeconds = 30;
   void set_waiting_for(uint32_t peer);
 
+  // Sets a function that the watch's thread calls about once a second to tell the wait of this
+  // rank: for which rank it waits in a collective (kUnknownPeer: in one of its device) and since
+  // when, in ns of CLOCK_MONOTONIC; 0: it does not wait. It must not block. An empty function
+  // removes it, and returns when none is running.
+  static constexpr uint32_t kUnknownPeer = UINT32_MAX;
+  void set_on_wait(std::function<void(uint32_t peer, int64_t since_ns)> tell);
+
   // Sets a function that the watch's thread calls about once a second while status() is ok: it
   // tells whether this rank is well. If not, its status is reported, as by report(); a kPeerLost
   // only after kBlameS in which nobody named another rank. It must not block. An empty function

@@ -94,6 +94,8 @@ struct PeerWatch::State {
   bool callback_running ELIXIR_GUARDED_BY(mutex) = false;
   std::function<Status()> ask_health ELIXIR_GUARDED_BY(mutex);
   bool health_running ELIXIR_GUARDED_BY(mutex) = false;
+  std::function<void(uint32_t, int64_t)> on_wait ELIXIR_GUARDED_BY(mutex);
+  bool on_wait_running ELIXIR_GUARDED_BY(mutex) = false;
   std::vector<bool> connected ELIXIR_GUARDED_BY(mutex);
   std::optional<uint32_t> first_left ELIXIR_GUARDED_BY(mutex);
   bool leaving ELIXIR_GUARDED_BY(mutex) = false;
@@ -114,6 +116,7 @@ struct PeerWatch::State {
   void note_left(uint32_t who);
   void send_all(const WatchFrame& frame, uint32_t except);
   void look_at_waiting();
+  void tell_wait();
   void say_what_is_waited_for();
   void look_at_health();
   void note_stuck(uint32_t who, const Waiting& waiting);

@@ -145,6 +145,7 @@ Status Session::await_loaded(const std::string& call) {
     const MutexLock lock(ring_mutex_);
     in_call_ = in_call;
   };
+  waits_for_ranks_.fetch_add(1, std::memory_order_relaxed);
   note_call(true);
   const Status status = control_channel_->request<shm::Ack>(request, call, limit_s, say).status();
   note_call(false);
@@ -214,10 +215,12 @@ Status Session::ring_grads(uint32_t chunk) {
 
 Session::Wait Session::taken_wait(uint32_t chunk) const {
   ELIXIR_CHECK(chunk < revisions_.size(), "chunk {} of {}", chunk, revisions_.size());
-  return {chunk_record(chunk).grad_taken, chunk_record(chunk).waiters,
+  return {chunk_record(chunk).grad_taken,
+          chunk_record(chunk).waiters,
           revisions_[chunk].load(std::memory_order_relaxed),
           "elixird's sum of a chunk's gradients, or another rank's gradient",
-          shape_.ranks == 1 ? kNobodyElse : kOtherRanks};
+          shape_.ranks == 1 ? kNobodyElse : kOtherRanks,
+          shm::WaitsFor::kSum};
 }
 
 bool Session::is_taken(uint32_t chunk) const { return reached(taken_wait(chunk)); }
@@ -310,6 +313,7 @@ bool Session::reached_soon(const Wait& wait) const {
 }
 
 Status Session::wait_word(const Wait& wait) {
+  if (wait.committed == kOtherRanks) waits_for_ranks_.fetch_add(1, std::memory_order_relaxed);
   if (reached_soon(wait)) return Status();
   const shm::Waiter sleeps(wait.waiters);
   std::optional<shm::Waiter> sleeps_on_params;  // a skipped step moves no word but theirs
@@ -317,6 +321,7 @@ Status Session::wait_word(const Wait& wait) {
   const int64_t start_ns = monotonic_ns();
   int64_t alone_since_ns = 0;  // 0: others are waited for
   WaitNotes notes(30, 30);
+  SaysWait says(header().said_wait);
   for (;;) {
     const uint32_t seen = wait.word.load(std::memory_order_relaxed);
     if (reached(wait)) return Status();
@@ -333,6 +338,7 @@ Status Session::wait_word(const Wait& wait) {
                    "log, and whether it is stopped or its machine out of memory",
                    request_timeout_s_, wait.what);
     }
+    says.say(wait.says, wait.rank, start_ns);
     if (shm::futex_wait(wait.word, seen, kWaitSliceNs)) {
       late_wakes_.fetch_add(1, std::memory_order_relaxed);  // a count: orders nothing
     }
@@ -343,7 +349,9 @@ Status Session::wait_param(uint32_t chunk, uint32_t step) {
   return wait_word({chunk_record(chunk).param_step, chunk_record(chunk).waiters, step,
                     shape_.swings(chunk) ? "trainers' update of a swing chunk"
                                          : "elixird's update of a chunk after a step",
-                    alone_after(step, shape_.swings(chunk)), /*is_param_step=*/true});
+                    alone_after(step, shape_.swings(chunk)),
+                    shape_.swings(chunk) ? shm::WaitsFor::kSwing : shm::WaitsFor::kNothing,
+                    SaysWait::kUnknownRank, /*is_param_step=*/true});
 }
 
 uint32_t Session::param_step(uint32_t chunk) const {
@@ -380,7 +388,8 @@ Status Session::wait_finished(uint32_t step) {
                                ? "elixird's update of a step, or trainers' of its swing chunks"
                                : "elixird's update of a step, or another rank to call step()";
   return wait_word({header().finished_step, header().waiters, step, what,
-                    alone_after(step, shape_.n_swing_chunks > 0)});
+                    alone_after(step, shape_.n_swing_chunks > 0),
+                    shape_.n_swing_chunks > 0 ? shm::WaitsFor::kSwing : shm::WaitsFor::kNothing});
 }
 
 shm::UpdateResult Session::last_finished() const {

@@ -27,6 +27,7 @@
 #include "client/session/control_channel.h"
 #include "client/session/folders.h"
 #include "client/session/host_range.h"
+#include "client/session/says_wait.h"
 #include "shm/attach_socket.h"
 #include "shm/layout.h"
 #include "shm/load_part.h"
@@ -142,6 +143,9 @@ class Session {
   // Replaces SessionOptions::request_timeout_s from now on. REQUIRES: no call is in progress.
   void set_request_timeout_s(double seconds) { request_timeout_s_ = seconds; }
 
+  // Where this rank says that it waits for others outside of the session: SaysWait.
+  std::atomic<shm::SaidWait>& said_wait() const { return header().said_wait; }
+
   // Ends the session for this rank: every call and wait, of any thread, returns this status.
   void fail(const Status& status);
 
@@ -169,6 +173,10 @@ class Session {
   // Copies rank 0's bytes to all ranks, with the host exchange; every rank passes the same size.
   // Waits for the other ranks without a limit, and sends nothing to elixird. For one thread.
   Status broadcast(std::span<std::byte> bytes);
+  // How often this rank has begun to wait for other ranks, in any call. Any thread.
+  uint64_t waits_for_ranks() const {
+    return waits_for_ranks_.load(std::memory_order_relaxed);  // a count: orders nothing
+  }
 
   // ---- swing.cpp: swing chunks, whose shards this rank updates; by one thread, any ----
 
@@ -262,6 +270,9 @@ class Session {
     uint32_t number;
     const char* what;
     uint32_t committed;
+    // For other ranks, where elixird does not see it: for what, and for which rank.
+    shm::WaitsFor says = shm::WaitsFor::kNothing;
+    uint32_t rank = SaysWait::kUnknownRank;
     bool is_param_step = false;  // or the step has been skipped
     uint32_t or_ended = 0;       // or this request for a folder is over; 0: none
   };
@@ -307,6 +318,7 @@ class Session {
   // the two threads also synchronise here.
   std::atomic<uint32_t> swung_ = 0;
   std::atomic<uint64_t> late_wakes_ = 0;          // waits that nobody ended in time
+  std::atomic<uint64_t> waits_for_ranks_ = 0;     // counts: they order nothing
   std::vector<std::atomic<uint32_t>> revisions_;  // by chunk: how often it was published
   std::vector<uint32_t> loads_;  // by grad slot: loads asked for; belongs to the slot's user
   uint64_t session_id_ = 0, token_ = 0, page_bytes_ = 0;

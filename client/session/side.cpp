@@ -32,7 +32,8 @@ Status Session::broadcast(std::span<std::byte> bytes) {
     if (options_.local_rank == 0) {
       for (uint32_t rank = 1; rank < options_.local_ranks; ++rank) {
         ELIXIR_RETURN_IF_ERROR(wait_word({header_of(rank).read, unseen, number - 1,
-                                          "another rank to take rank 0's buffers", kOtherRanks}));
+                                          "another rank to take rank 0's buffers", kOtherRanks,
+                                          shm::WaitsFor::kBuffers, rank}));
       }
       std::memcpy(static_cast<void*>(&mine + 1), piece.data(), piece.size());
       // Release: the bytes above; pairs with the acquire in reached(), of the other ranks.
@@ -40,8 +41,8 @@ Status Session::broadcast(std::span<std::byte> bytes) {
       shm::futex_wake_all(mine.written);
     } else {
       const shm::SideHeader& first = header_of(0);
-      ELIXIR_RETURN_IF_ERROR(
-          wait_word({first.written, unseen, number, "rank 0's buffers", kOtherRanks}));
+      ELIXIR_RETURN_IF_ERROR(wait_word({first.written, unseen, number, "rank 0's buffers",
+                                        kOtherRanks, shm::WaitsFor::kBuffers, 0}));
       std::memcpy(piece.data(), &first + 1, piece.size());
       // Release: the bytes are read; pairs with the acquire in reached(), of rank 0.
       mine.read.store(number, std::memory_order_release);

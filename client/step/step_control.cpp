@@ -244,7 +244,9 @@ const optim::ParameterSteps& StepControl::device_updates(const Session& session,
                                                          double grad_scale) {
   ELIXIR_CHECK(step_ > 0, "no step is posted");
   const auto said = session.grad_groups(step_);
-  if (!device_updates_) device_updates_.emplace(static_cast<uint32_t>(said.size()));
+  if (!device_updates_) {
+    device_updates_.emplace(static_cast<uint32_t>(said.size()), shm::kMaxParamGroups);
+  }
   device_updates_->begin(posted_[step_ % kKept].groups, applied, grad_scale);
   for (uint32_t parameter = 0; parameter < said.size(); ++parameter) {
     const uint8_t group = said[parameter].load(std::memory_order_relaxed);

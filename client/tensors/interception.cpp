@@ -14,14 +14,30 @@
 
 #include <algorithm>
 #include <functional>
-#include <mutex>
 #include <utility>
 
+#include "base/log.h"
 #include "base/throw_error.h"
 #include "client/tensors/chunk_storage.h"
 #include "client/tensors/dispatch_key.h"
 #include "client/tensors/grad_mark.h"
 #include "client/tensors/parameter_reads.h"
+
+namespace elixir {
+namespace {
+class ContainerListener;
+}
+}  // namespace elixir
+
+// LibTorch declares every instance of this template a friend of its operators. This instance gives
+// the listener what LibTorch's own registration has: an operator's table of kernels.
+template <>
+class c10::TypedOperatorHandle<elixir::ContainerListener> final {
+ public:
+  static c10::impl::OperatorEntry& entry_of(const c10::OperatorHandle& op) {
+    return op.operatorDef_->op;
+  }
+};
 
 namespace elixir {
 namespace {
@@ -134,24 +150,39 @@ void collect(const at::Tensor& tensor, const c10::Argument& argument, const c10:
   pins->add(*storage);
 }
 
+// Everything that a value holds, except what is inside of an object of a C++ class.
 void collect(const c10::IValue& value, const c10::Argument& argument, const c10::OperatorHandle& op,
              PinnedChunks* pins) {
+  const auto collect_all = [&](const auto& elements) {
+    for (const c10::IValue& element : elements) collect(element, argument, op, pins);
+  };
   if (value.isTensor()) {
     collect(value.toTensor(), argument, op, pins);
   } else if (value.isTensorList()) {
     for (const at::Tensor& tensor : value.toTensorVector()) collect(tensor, argument, op, pins);
-  } else if (value.isList()) {  // optional tensors
-    for (const c10::IValue& element : value.toListRef()) collect(element, argument, op, pins);
+  } else if (value.isStorage()) {
+    refuse_memory(value.toStorage(), op);
+  } else if (value.isList()) {
+    collect_all(value.toListRef());
   } else if (value.isGenericDict()) {
     for (const auto& entry : value.toGenericDict()) {
       collect(entry.key(), argument, op, pins);
       collect(entry.value(), argument, op, pins);
     }
   } else if (value.isTuple()) {
-    for (const c10::IValue& element : value.toTupleRef().elements()) {
-      collect(element, argument, op, pins);
-    }
+    collect_all(value.toTupleRef().elements());
+  } else if (value.isObject()) {
+    collect_all(value.toObjectRef().slots());
   }
+}
+
+// Pins the chunks of all arguments, which are on top of the stack.
+void pin_arguments(const c10::OperatorHandle& op, const torch::jit::Stack& stack,
+                   PinnedChunks* pins) {
+  const auto& arguments = op.schema().arguments();
+  const c10::IValue* const values = stack.data() + (stack.size() - arguments.size());
+  for (size_t i = 0; i < arguments.size(); ++i) collect(values[i], arguments[i], op, pins);
+  pins->pin(op.operator_name().name.c_str());
 }
 
 // What may be done with a whole mark in a gradient's place, in the operator's place: zeroing it, as
@@ -201,15 +232,9 @@ bool done_with_marks(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
 }
 
 void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
-  const c10::FunctionSchema& schema = op.schema();
   if (done_with_marks(op, stack)) return;
   PinnedChunks pins;
-  if (!is_view(schema)) {
-    const auto& arguments = schema.arguments();
-    const c10::IValue* values = stack->data() + (stack->size() - arguments.size());
-    for (size_t i = 0; i < arguments.size(); ++i) collect(values[i], arguments[i], op, &pins);
-    pins.pin(op.operator_name().name.c_str());
-  }
+  if (!is_view(op.schema())) pin_arguments(op, *stack, &pins);
   const c10::DispatchKeySet below =
       keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kChunkKey);
   if (observer != nullptr) {
@@ -219,69 +244,72 @@ void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::j
   }
 }
 
-// LibTorch dispatches by tensors and lists of them alone: what is in a dictionary or a tuple brings
-// no key, and a storage none either. Operators that take such come here at a key that every call
-// has, and go on below it.
+// LibTorch dispatches by tensors and plain lists of them alone: a tensor inside anything else
+// brings no key, and neither does a storage. Operators that take such come here at a key that every
+// call has, and go on below it.
 constexpr c10::DispatchKey kEveryCallsKey = c10::DispatchKey::BackendSelect;
-
-c10::DispatchKeySet below_every_call(c10::DispatchKeySet keys) {
-  return keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kEveryCallsKey);
-}
 
 void intercept_containers(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                           torch::jit::Stack* stack) {
   PinnedChunks pins;
-  const auto& arguments = op.schema().arguments();
-  const c10::IValue* values = stack->data() + (stack->size() - arguments.size());
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    if (values[i].isStorage()) {
-      refuse_memory(values[i].toStorage(), op);
-    } else {
-      collect(values[i], arguments[i], op, &pins);
-    }
-  }
-  pins.pin(op.operator_name().name.c_str());
-  op.redispatchBoxed(below_every_call(keys), stack);
+  pin_arguments(op, *stack, &pins);
+  op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kEveryCallsKey),
+                     stack);
 }
 
-bool holds_tensors_unseen(const c10::TypePtr& type) {
+bool may_hold_tensors(const c10::TypePtr& type) {
   switch (type->kind()) {
+    case c10::TypeKind::TensorType:
     case c10::TypeKind::StorageType:
-    case c10::TypeKind::DictType:
-    case c10::TypeKind::TupleType:
+    case c10::TypeKind::AnyType:
+    case c10::TypeKind::AnyListType:
+    case c10::TypeKind::AnyTupleType:
+    case c10::TypeKind::AnyClassType:
+    case c10::TypeKind::InterfaceType:
       return true;
-    case c10::TypeKind::OptionalType:
-    case c10::TypeKind::ListType:
-      return std::any_of(type->containedTypes().begin(), type->containedTypes().end(),
-                         holds_tensors_unseen);
     default:
-      return false;
+      return std::any_of(type->containedTypes().begin(), type->containedTypes().end(),
+                         may_hold_tensors);
   }
 }
 
-// Operators of all libraries. A library that loads later is found when the next optimizer is built.
-void intercept_operators_with_containers() {
-  struct Intercepted {
-    std::mutex mutex;
-    std::vector<std::unique_ptr<torch::Library>> libraries;
-  };
-  static auto* const known = new Intercepted;  // never unregistered: threads may be dispatching
-  const std::lock_guard<std::mutex> lock(known->mutex);
-  for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
-    const auto op = c10::Dispatcher::singleton().findSchema(name);
-    if (!op || op->hasKernelForDispatchKey(kEveryCallsKey)) continue;  // its own, or ours already
-    const auto& arguments = op->schema().arguments();
-    const bool unseen = std::any_of(arguments.begin(), arguments.end(), [](const auto& argument) {
-      return holds_tensors_unseen(argument.type());
-    });
-    if (!unseen) continue;
-    const std::string library = name.name.substr(0, name.name.find("::"));
-    auto& own = known->libraries.emplace_back(std::make_unique<torch::Library>(
-        torch::Library::IMPL, library, kEveryCallsKey, __FILE__, static_cast<uint32_t>(__LINE__)));
-    own->impl(toString(name).c_str(),
-              torch::CppFunction::makeFromBoxedFunction<&intercept_containers>());
-  }
+// As LibTorch's DispatchKeyExtractor::isDispatchType().
+bool brings_keys(const c10::Type& type) {
+  return type.isSubtypeOf(*c10::TensorType::get()) ||
+         type.isSubtypeOf(*c10::OptionalType::ofTensor()) ||
+         type.isSubtypeOf(*c10::ListType::ofTensors()) ||
+         type.isSubtypeOf(*c10::ListType::ofOptionalTensors());
 }
+
+bool holds_tensors_unseen(const c10::FunctionSchema& schema) {
+  return std::any_of(schema.arguments().begin(), schema.arguments().end(),
+                     [](const c10::Argument& argument) {
+                       return may_hold_tensors(argument.type()) && !brings_keys(*argument.type());
+                     });
+}
+
+// LibTorch tells it of every operator, also of those in libraries that load later. It holds the
+// dispatcher's lock while it does. The functions that register a kernel take that lock, so the
+// listener writes to the operator's table.
+class ContainerListener final : public c10::OpRegistrationListener {
+ public:
+  void onOperatorRegistered(const c10::OperatorHandle& op) override {
+    if (!holds_tensors_unseen(op.schema())) return;
+    if (op.hasKernelForDispatchKey(kEveryCallsKey)) {
+      log_warn("operator_unseen",
+               "operator=\"{}\" why=\"it has a kernel of its own for BackendSelect\" effect=\"it "
+               "does not see parameters inside of its dictionaries, tuples and nested lists\" "
+               "remedy=\"give it copies, or tensors as arguments\"",
+               toString(op.operator_name()));
+      return;
+    }
+    c10::TypedOperatorHandle<ContainerListener>::entry_of(op).registerKernel(
+        c10::Dispatcher::singleton(), kEveryCallsKey,
+        c10::KernelFunction::makeFromBoxedFunction<&intercept_containers>(), std::nullopt, nullptr,
+        "elixir::intercept_containers");
+  }
+  void onOperatorDeregistered(const c10::OperatorHandle&) override {}
+};
 
 struct Elements {
   int64_t first, last;
@@ -342,7 +370,9 @@ void keep_interception() {
     return library;
   }();
   (void)views;
-  intercept_operators_with_containers();
+  static auto* const listening = new c10::RegistrationHandleRAII(
+      c10::Dispatcher::singleton().addRegistrationListener(std::make_unique<ContainerListener>()));
+  (void)listening;  // never deregistered, as above
 }
 
 ObservedOperators::ObservedOperators(OperatorObserver* watching)

@@ -15,7 +15,9 @@ class OperatorHandle;
 namespace elixir {
 
 // Before the first operator on a chunk view: the dispatcher fallback of interception.cpp is linked
-// in, and torch's operators that make a view pass by it, since a view reads no byte. Any thread.
+// in, and torch's operators that make a view pass by it, since a view reads no byte. Operators that
+// take tensors in containers are intercepted, too, also those that a library registers later. Any
+// thread.
 void keep_interception();
 
 // Runs the operators of one thread in the interception's place, as client/profile does.

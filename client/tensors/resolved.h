@@ -12,4 +12,15 @@ inline at::Tensor resolved(const at::Tensor& tensor) {
   return tensor.resolve_conj().resolve_neg();
 }
 
+// Null, or what a tensor is whose elements are not just the bytes of its memory: who copies those
+// loses something. Any tensor.
+inline const char* special_kind(const at::Tensor& tensor) {
+  if (tensor.unsafeGetTensorImpl()->is_python_dispatch()) {
+    return "of a tensor class of its own (a quantised one, say)";
+  }
+  if (tensor.is_nested()) return "nested";
+  if (tensor.is_quantized()) return "quantised, with scales outside of its memory";
+  return tensor.layout() == at::kStrided ? nullptr : "not dense (sparse, say)";
+}
+
 }  // namespace elixir

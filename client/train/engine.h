@@ -40,6 +40,7 @@
 #include "client/train/operator_gate.h"
 #include "client/train/save_place.h"
 #include "client/train/save_request.h"
+#include "client/train/says_collectives.h"
 #include "client/train/step_losses.h"
 #include "client/train/stored_run.h"
 #include "client/train/taken_grads.h"
@@ -229,6 +230,7 @@ class Engine final : public ChunkSource {
   StepLosses losses_ ELIXIR_GUARDED_BY(mutex_);
   InputUpload inputs_ ELIXIR_GUARDED_BY(mutex_);
   std::unique_ptr<Session> session_;
+  std::optional<SaysCollectives> says_collectives_;  // empty: the host exchange
   std::unique_ptr<PinnedRanges> pinned_;
   std::unique_ptr<Exchange> exchange_;
   std::unique_ptr<SwingRunner> swing_runner_;  // null: no chunk swings

@@ -91,9 +91,13 @@ std::vector<checkpoints::ExtraValues> Engine::extras() const {
   std::vector<checkpoints::ExtraValues> all;
   for (const Rest& item : rest_) {
     const std::optional<std::string_view> type = stored_name_of(item.tensor.scalar_type());
-    if (!type) {
-      log_warn("not_saved", "tensor=\"{}\" why=\"safetensors files have no type {}\"", item.name,
-               c10::toString(item.tensor.scalar_type()));
+    const char* const kind = special_kind(item.tensor);
+    if (!type || kind != nullptr) {
+      log_warn("not_saved",
+               "tensor=\"{}\" why=\"safetensors files have dense tensors of their "
+               "own types: this one is {} and {}\"",
+               item.name, c10::toString(item.tensor.scalar_type()),
+               kind != nullptr ? kind : "dense");
       continue;
     }
     const at::Tensor here = resolved(item.tensor.detach()).to(at::kCPU).contiguous();

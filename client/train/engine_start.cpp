@@ -214,6 +214,9 @@ void Engine::attach(const Options& options) {
   const std::vector<shm::ParameterPlace>& places = run_plan_.chunks.places;
   const shm::StepRules& rules = session.rules;
   session_ = value_or_throw(Session::attach(shape, places, session));
+  if (ranks_.rendezvous) {
+    says_collectives_.emplace(ranks_.rendezvous->watch(), session_->said_wait());
+  }
   pinned_ = std::make_unique<PinnedRanges>(*device_, session_->device_ranges());
   throw_if_error(session_->protect_params());
   if (ranks_.group == nullptr) {

@@ -17,6 +17,7 @@
 #include "client/tensors/chunk_storage.h"
 #include "client/tensors/meta_init.h"
 #include "client/tensors/replace_data.h"
+#include "client/tensors/resolved.h"
 #include "client/tensors/scalar_type.h"
 #include "planner/plan/plan.h"
 #include "shm/layout.h"
@@ -32,10 +33,10 @@ bool has_values(const at::Tensor& tensor) {
 
 bool fits_chunks(const at::Tensor& tensor, ValuesFrom values) {
   const bool filled = has_values(tensor) || (values == ValuesFrom::kFolder && tensor.is_meta());
-  return tensor.layout() == at::kStrided && tensor.is_floating_point() && filled;
+  return special_kind(tensor) == nullptr && chunks_take(tensor.scalar_type()) && filled;
 }
 
-void refuse(const std::string& name, const char* why) {
+void refuse(const std::string& name, const std::string& why) {
   throw Error(error(Code::kInvalidArgument, "parameter '{}' {}", name, why));
 }
 
@@ -46,10 +47,10 @@ std::vector<ModuleParameter> parameters_that(const ModelTensors& model, const Wa
   std::unordered_set<const c10::TensorImpl*> seen;
   for (const auto& [name, tensor] : model.parameters) {
     if (!wanted(tensor) || !seen.insert(tensor.unsafeGetTensorImpl()).second) continue;
-    if (tensor.unsafeGetTensorImpl()->is_python_dispatch()) {
-      refuse(name,
-             "is of a tensor class of its own (a quantised one, say), whose elements are not its "
-             "memory: name it in Options::leave_out");
+    if (const char* const kind = special_kind(tensor)) {
+      refuse(name, fmt::format("is {}, so its elements are not its memory alone: name it in "
+                               "Options::leave_out",
+                               kind));
     }
     result.push_back({{.name = name, .numel = numel_of(tensor)},
                       tensor,
@@ -95,10 +96,9 @@ void check_trainable(const std::string& name, const at::Tensor& tensor, ValuesFr
   }
   if (fits_chunks(tensor, values)) return;
   throw Error(error(Code::kInvalidArgument,
-                    "parameter '{}' is {} on {} with layout {}: Elixir trains dense floating-point "
-                    "parameters that are built on the CPU or under elixir::MetaInit",
-                    name, tensor.dtype().name(), tensor.device().str(),
-                    tensor.layout() == at::kStrided ? "strided" : "sparse"));
+                    "parameter '{}' is {} on {}: Elixir trains parameters of FP16, BF16, FP32 or "
+                    "FP64 that are built on the CPU or under elixir::MetaInit",
+                    name, tensor.dtype().name(), tensor.device().str()));
 }
 
 // Two tensors of one storage, by their elements.
@@ -163,12 +163,22 @@ std::vector<ModuleParameter> trainable_parameters(const ModelTensors& model, Val
 }
 
 std::vector<ModuleParameter> frozen_parameters(const ModelTensors& model, ValuesFrom values) {
-  std::vector<ModuleParameter> result = parameters_that(model, [&](const at::Tensor& tensor) {
-    return !tensor.requires_grad() && fits_chunks(tensor, values) && tensor.numel() > 0;
-  });
-  for (ModuleParameter& parameter : result) {
-    check_free(parameter.name, parameter.tensor);
+  std::vector<ModuleParameter> result;
+  for (ModuleParameter& parameter :
+       parameters_that(model, [](const at::Tensor& tensor) { return !tensor.requires_grad(); })) {
+    const at::Tensor& tensor = parameter.tensor;
+    if (tensor.numel() == 0 || !chunks_take(tensor.scalar_type())) continue;
+    check_free(parameter.name, tensor);
+    if (!fits_chunks(tensor, values)) {
+      if (tensor.is_meta()) continue;  // own_values() looks for its values, or names it
+      refuse(parameter.name,
+             fmt::format("lies on {}, and chunks take values from the CPU: build the module there, "
+                         "or under elixir::MetaInit, or name it in Options::leave_out, which "
+                         "keeps it on the device",
+                         tensor.device().str()));
+    }
     parameter.frozen = true;
+    result.push_back(std::move(parameter));
   }
   return result;
 }
@@ -295,7 +305,7 @@ std::vector<MovedTensor> values_of_the_rest(const ModelParts& model,
         const auto found = stored.find(item.name);
         const at::Tensor here =
             found == stored.end() ? own_values(item) : found->second.to(item.tensor.scalar_type());
-        const bool casts = type && here.is_floating_point();
+        const bool casts = type && chunks_take(here.scalar_type());
         rest.push_back(
             {item.name, item.tensor, casts ? here.to(at::kCPU, *type) : here.to(at::kCPU)});
       });

@@ -25,13 +25,16 @@ enum class ValuesFrom : uint8_t { kModule, kFolder };
 
 // The parameters to train, in the order of registration, each once (a tied one under its first
 // name). Parameters without elements are left out, because they are in no chunk. Throws
-// elixir::Error for one that is not dense, not floating point, not on the CPU, not a leaf, another
-// optimizer's, made in InferenceMode, or of another type than the first.
+// elixir::Error for one that is not dense, of a type that chunks_take() rejects, not on the CPU,
+// not a leaf, another optimizer's, made in InferenceMode, or of another type than the first.
 std::vector<ModuleParameter> trainable_parameters(const ModelTensors& model,
                                                   ValuesFrom values = ValuesFrom::kModule);
 
-// The floating-point parameters that do not require gradients and lie on the CPU, as above, of any
-// type: they go into chunks as well, without gradients or states.
+// The parameters that do not require gradients and have a type that chunks take: they go into
+// chunks as well, without gradients or states. Those of other types stay as they are, in no chunk.
+// Throws elixir::Error, with the name, for one whose elements are not its memory alone (sparse,
+// quantised, nested, a tensor class of its own), and for one that chunks would take from the CPU
+// and that lies on another device.
 std::vector<ModuleParameter> frozen_parameters(const ModelTensors& model,
                                                ValuesFrom values = ValuesFrom::kModule);
 
@@ -61,9 +64,9 @@ void refuse_shared_memory(const ModelTensors& model);
 std::vector<NamedTensor> rest_of(const ModelParts& model,
                                  const std::vector<ModuleParameter>& in_chunks);
 
-// The rest, and its values on the CPU: those that `stored` has under its name, else its own.
-// Floating-point parameters are cast to the compute type, and buffers to theirs, if that is given.
-// Left-out parameters keep their type.
+// The rest, and its values on the CPU: those that `stored` has under its name, else its own. Of the
+// types that chunks take, parameters (without elements) are cast to the compute type, and buffers
+// to theirs, if that is given. Everything else keeps its type.
 struct MovedTensor {
   std::string name;
   at::Tensor tensor, values;

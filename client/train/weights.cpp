@@ -111,6 +111,15 @@ class Broadcasts {
 void share_the_rest(Exchange& exchange, const RunPlan& plan, std::vector<MovedTensor>& rest) {
   if (plan.shape.ranks == 1) return;
   const at::NoGradGuard no_grad;
+  for (const MovedTensor& item : rest) {
+    if (const char* const kind = special_kind(item.values)) {
+      throw Error(error(Code::kInvalidArgument,
+                        "'{}' is {}: ranks get rank 0's bytes of what is in no chunk, and those "
+                        "are not all of it; register the ordinary tensors that it is made of, or "
+                        "train on one rank",
+                        item.name, kind));
+    }
+  }
   const uint64_t mine = kinds_xxh64(rest);
   uint64_t first = mine;
   exchange.broadcast(std::as_writable_bytes(std::span(&first, 1)));

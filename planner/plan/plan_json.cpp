@@ -62,6 +62,7 @@ Json bytes_json(const Plan& plan) {
            {{"params", bytes.host_params},
             {"grads", bytes.host_grads},
             {"states", bytes.host_states},
+            {"waiting", bytes.host_waiting},
             {"total", bytes.host()}}},
           {"step",
            {{"h2d", plan.predicted.h2d_bytes},
@@ -132,6 +133,9 @@ void read_bytes(const Json& file, JsonFields& fields, PlanBytes* bytes) {
   gpu.optional("swing", &bytes->gpu_swing);
   gpu.optional("activations", &bytes->gpu_activations);
   gpu.optional("buffers", &bytes->gpu_buffers);
+  if (!fields.status()->ok() || !file["bytes"].contains("host")) return;
+  JsonFields host(file["bytes"]["host"], "bytes.host.", fields.status());
+  host.optional("waiting", &bytes->host_waiting);
 }
 
 Status check_plan(const Plan& plan) {

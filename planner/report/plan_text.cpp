@@ -99,9 +99,13 @@ std::string predicted_text(const Plan& plan) {
 }
 
 // The collective exchange reduces gradients in one order on all ranks, so those behind a parameter
-// that a pass does not use wait for the next pass, in host memory.
+// that a pass does not use wait for the next pass, in host memory. Counted where the profile says
+// that this happens.
 std::string waiting_text(const Plan& plan) {
   if (plan.chosen.exchange != shm::Exchange::kCollective || plan.gpus == 1) return "";
+  if (plan.bytes.host_waiting > 0) {
+    return fmt::format(", gradients that wait {}", format_bytes(plan.bytes.host_waiting));
+  }
   const uint64_t one_model = (plan.numel - plan.frozen_numel) * element_bytes(plan.type);
   return fmt::format("; {} more at most where passes leave parameters unused",
                      format_bytes(one_model * (plan.gpus / plan.nodes)));

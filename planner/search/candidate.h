@@ -20,6 +20,7 @@ struct Setting {
   bool copies_at_once = false;  // PlanRequest's
   bool frozen_on_gpu = false;   // PlanRequest's
   bool paper = false;           // the paper's runtime: a chunk placed on the GPU takes a block, too
+  bool leaves_unused = false;   // ModelProfile's
   bool grads_in_blocks = false;  // a block has room for a chunk's gradients beside it
 
   uint64_t block_bytes(Exchange exchange) const;

@@ -121,7 +121,11 @@ class Planner {
  public:
   Planner(const ModelProfile& profile, const Machine& machine, const PlanRequest& request,
           uint64_t allowed_bytes)
-      : profile_(profile), machine_(machine), request_(request), allowed_bytes_(allowed_bytes) {}
+      : profile_(profile),
+        machine_(machine),
+        request_(request),
+        allowed_bytes_(allowed_bytes),
+        leaves_unused_(request.policy == Policy::kElixir && profile.leaves_unused()) {}
 
   Result<PlannedStep> run() {
     ELIXIR_RETURN_IF_ERROR(find_lengths());
@@ -182,6 +186,7 @@ class Planner {
             .copies_at_once = request_.copies_at_once,
             .frozen_on_gpu = request_.frozen_on_gpu,
             .paper = request_.policy != Policy::kElixir,
+            .leaves_unused = leaves_unused_,
             .grads_in_blocks = request_.policy == Policy::kPaper};
   }
 
@@ -296,6 +301,7 @@ class Planner {
   const Machine& machine_;
   const PlanRequest& request_;
   const uint64_t allowed_bytes_;
+  const bool leaves_unused_;
   std::optional<Lack> lack_;                        // where nothing fits
   std::optional<LeastCandidate> least_;             // of what fits
   std::vector<ChunkLength> all_lengths_, lengths_;  // ascending; those that fit

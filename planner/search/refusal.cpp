@@ -92,12 +92,14 @@ Status refusal(const Lack& lack) {
                  format_bytes(lack.gpu_have_bytes), format_bytes(lack.gpu_memory_bytes),
                  format_bytes(lack.bytes_short()), other_choice);
   }
+  const std::string waiting =
+      bytes.host_waiting == 0 ? "" : ", gradients that wait " + format_bytes(bytes.host_waiting);
   return error(Code::kResourceExhausted,
                "it cannot fit: the model states need {} in host memory (of a node: parameters {}, "
-               "gradients {}, optimizer states {}; {} exchange) beside {} on each GPU, and {} of "
+               "gradients {}, optimizer states {}{}; {} exchange) beside {} on each GPU, and {} of "
                "{} may be used, {} too few: use {}more GPUs, or a host with more memory",
                format_bytes(bytes.host()), format_bytes(bytes.host_params),
-               format_bytes(bytes.host_grads), format_bytes(bytes.host_states),
+               format_bytes(bytes.host_grads), format_bytes(bytes.host_states), waiting,
                exchange_name(lack.least.exchange), format_bytes(bytes.gpu_states),
                format_bytes(lack.host_have_bytes), format_bytes(lack.host_memory_bytes),
                format_bytes(lack.bytes_short()), other_choice);

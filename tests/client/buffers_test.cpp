@@ -7,43 +7,96 @@
 
 #include <vector>
 
+#include "base/throw_error.h"
+#include "client/device/host_device.h"
 #include "client/elixir.h"
+#include "client/exchange/host_exchange.h"
+#include "client/session/session.h"
 #include "client/train/weights.h"
 #include "shm/shape.h"
 #include "tests/client/saved_module.h"
 #include "tests/client/small_training.h"
-#include "tests/client/unasked_exchange.h"
 #include "tests/client/with_elixird.h"
 #include "tests/support/matchers.h"
+#include "tests/support/run_threads.h"
 
 namespace elixir::test {
 namespace {
 
-class CountedBroadcasts final : public UnaskedExchange {
- public:
-  explicit CountedBroadcasts(const shm::Shape& shape)
-      : most_(shape.side_bytes() - sizeof(shm::SideHeader)) {}
-  void broadcast(std::span<std::byte> bytes) override { waits += (bytes.size() - 1) / most_ + 1; }
+// Two ranks over an elixird. A scalar lies alone in the first chunk, as CLIP's logit_scale does: a
+// way through that chunk would take a wait for each element.
+class BuffersAtTheStart : public WithElixird {
+ protected:
+  struct Started {
+    uint64_t waits = 0;  // of this rank for the other one, which the buffers add to a start
+    std::vector<MovedTensor> rest;
+  };
 
-  size_t waits = 0;  // of all ranks, for one another
-
- private:
-  const size_t most_;  // bytes that go through the side memory at a time
-};
-
-TEST(BuffersAtTheStart, AMebibyteOfThemTakesAFewWaitsHoweverItIsCut) {
-  for (const int64_t count : {1, 16, 1024}) {
+  static Started start(uint32_t rank, const std::string& job, std::vector<MovedTensor> rest) {
+    constexpr uint64_t kChunkNumel = 1280;
     RunPlan plan;
-    plan.shape.ranks = 2;
-    CountedBroadcasts exchange(plan.shape);
+    plan.shape = {.type = ComputeType::kFp32,
+                  .ranks = 2,
+                  .n_chunks = 2,
+                  .n_parameters = 2,
+                  .chunk_numel = kChunkNumel};
+    const std::vector<shm::ParameterPlace> places = {{"scale", 0, 0, 1},
+                                                     {"weight", 1, 0, kChunkNumel}};
+    SessionOptions options;
+    options.job = job;
+    options.rank = options.local_rank = rank;
+    options.local_ranks = 2;
+    options.start_daemon = false;
+    const auto session = value_or_throw(Session::attach(plan.shape, places, options));
+    HostDevice device;
+    HostExchange exchange(*session, device, options.rules, places, /*grad_blocks=*/0);
+    const std::vector<float> values(kChunkNumel);
+    for (uint32_t chunk = 0; chunk < 2; ++chunk) exchange.load(chunk, values.data());
+    exchange.await_loaded(CollectiveKind::kLoad);
+
+    std::vector<MovedTensor> none;
+    const uint64_t before = session->waits_for_ranks();
+    share_the_rest(exchange, plan, none);
+    const uint64_t without = session->waits_for_ranks();
+    share_the_rest(exchange, plan, rest);
+    const uint64_t with = session->waits_for_ranks();
+    EXPECT_GE(without - before, 1u) << "what there is, at least, is compared";
+    exchange.await_loaded(CollectiveKind::kRelease);  // neither ends before the other has read
+    return {with - without - (without - before), std::move(rest)};
+  }
+
+  // `bytes` in `count` buffers, and one byte more in the last.
+  static std::vector<MovedTensor> buffers(int64_t bytes, int64_t count, uint32_t rank) {
     std::vector<MovedTensor> rest;
     for (int64_t i = 0; i < count; ++i) {
-      const at::Tensor values = at::zeros({(int64_t{1} << 20) / count}, at::kByte);
+      const int64_t numel = bytes / count + (i + 1 == count ? 1 : 0);
+      const at::Tensor values =
+          rank == 0 ? ((at::arange(numel) + i) % 251).to(at::kByte) : at::zeros({numel}, at::kByte);
       rest.push_back({"mask" + std::to_string(i), values, values});
     }
-    share_the_rest(exchange, plan, rest);
-    EXPECT_GE(exchange.waits, 2u);  // what there is, and its bytes
-    EXPECT_LE(exchange.waits, 8u) << count << " buffers";
+    return rest;
+  }
+};
+
+TEST_F(BuffersAtTheStart, AMebibyteOfThemTakesAFewWaitsHoweverItIsCut) {
+  struct Row {
+    int64_t mebibytes, count;
+    uint64_t pieces, waits;  // at least and at most
+  };
+  int number = 0;
+  for (const Row& row : {Row{1, 1, 2, 8}, Row{1, 16, 2, 8}, Row{1, 1024, 2, 8}, Row{5, 1, 6, 8}}) {
+    SCOPED_TRACE(::testing::Message() << row.count << " buffers, " << row.mebibytes << " MiB");
+    const std::string job = "buffers-" + std::to_string(++number);
+    run_threads(2, [&](uint32_t rank) {
+      const Started started = start(rank, job, buffers(row.mebibytes << 20, row.count, rank));
+      EXPECT_GE(started.waits, row.pieces) << "rank " << rank;
+      EXPECT_LE(started.waits, row.waits) << "rank " << rank;
+      const std::vector<MovedTensor> expected = buffers(row.mebibytes << 20, row.count, 0);
+      for (size_t i = 0; i < expected.size(); ++i) {
+        EXPECT_TRUE(at::equal(started.rest[i].values, expected[i].values))
+            << "rank " << rank << ", " << expected[i].name;
+      }
+    });
   }
 }
 

@@ -188,7 +188,7 @@ class DrivenRank {
 
   void train() {
     const auto steps = static_cast<uint32_t>(run_.of.micro_steps.size());
-    optim::ParameterSteps updates(shape_.n_parameters);
+    optim::ParameterSteps updates(shape_.n_parameters, shm::kMaxParamGroups);
     for (uint32_t step = 1; step <= steps; ++step) {
       look_at_parameters(step - 1);
       shm::StepRecord record = verdict_on(step);

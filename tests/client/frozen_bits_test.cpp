@@ -5,7 +5,10 @@
 #include <gtest/gtest.h>
 #include <torch/nn/modules/linear.h>
 
+#include <cstring>
+#include <exception>
 #include <fstream>
+#include <functional>
 #include <iterator>
 #include <string>
 
@@ -103,6 +106,210 @@ void expect_unchanged(const BitsCase& of, const std::string& folder) {
     optimizer.release();
     expect_patterns(model, of.type, 7, "release()");
   });
+}
+
+// ---- every kind of tensor: its bits and type, or an error with its name ----
+
+enum class Becomes : uint8_t {
+  kKept,       // it has its bits and its type
+  kConverted,  // it lies in a chunk and has the chunks' type; the log says so
+  kRefused     // in Options::leave_out it is kept
+};
+
+struct Kind {
+  const char* name;
+  Becomes becomes;
+  std::function<at::Tensor()> make;
+  const char* said = "";  // by the error
+  bool shared = true;     // with several ranks, where it is left out
+};
+
+at::Tensor payload(at::ScalarType type) { return at::arange(12).to(at::kByte).view(type); }
+
+// Memory that no operator of this process can read.
+at::Tensor on_cuda() {
+  c10::Storage storage(c10::Storage::use_byte_size_t(), 16,
+                       at::DataPtr(nullptr, at::Device(at::kCUDA, 0)), nullptr, false);
+  at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
+      std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CUDA),
+      caffe2::TypeMeta::Make<float>());
+  tensor.unsafeGetTensorImpl()->set_sizes_contiguous({4});
+  return tensor;
+}
+
+at::Tensor floats() { return at::sin(at::arange(24).to(at::kFloat)).reshape({4, 6}); }
+
+// In chunks of BF16.
+const Kind kKinds[] = {
+    {"BF16", Becomes::kKept, [] { return patterns(ComputeType::kBf16, 0); }},
+    {"BF16, transposed", Becomes::kKept, [] { return floats().to(at::kBFloat16).t(); }},
+    {"BF16, a view", Becomes::kKept, [] { return floats().to(at::kBFloat16).slice(1, 1, 5, 2); }},
+    {"BF16, one element", Becomes::kKept, [] { return at::full({}, 1.5, at::kBFloat16); }},
+    {"BF16, no element", Becomes::kKept,
+     [] {
+       return at::empty({0, 3}, at::kBFloat16);
+     }},
+    {"BF16, negated", Becomes::kKept, [] { return at::_neg_view(floats().to(at::kBFloat16)); }},
+    {"FP16", Becomes::kConverted, [] { return floats().to(at::kHalf); }},
+    {"FP32", Becomes::kConverted, [] { return floats(); }},
+    {"FP64", Becomes::kConverted, [] { return floats().to(at::kDouble).t(); }},
+    {"FP8 E4M3", Becomes::kKept, [] { return payload(at::kFloat8_e4m3fn); }},
+    {"FP8 E5M2", Becomes::kKept, [] { return payload(at::kFloat8_e5m2); }},
+    {"FP8 E8M0", Becomes::kKept, [] { return payload(at::kFloat8_e8m0fnu); }},
+    {"FP4", Becomes::kKept, [] { return payload(at::kFloat4_e2m1fn_x2); }},
+    {"bool", Becomes::kKept, [] { return floats() > 0; }},
+    {"uint8", Becomes::kKept, [] { return payload(at::kByte); }},
+    {"int8, transposed", Becomes::kKept,
+     [] {
+       return payload(at::kChar).reshape({3, 4}).t();
+     }},
+    {"uint16", Becomes::kKept, [] { return payload(at::kUInt16); }},
+    {"int64, one element", Becomes::kKept, [] { return at::full({}, int64_t{1} << 40); }},
+    {"int64, no element", Becomes::kKept, [] { return at::empty({0}, at::kLong); }},
+    {"complex", Becomes::kKept, [] { return at::complex(floats(), floats().cos()); }},
+    {"complex, conjugated", Becomes::kKept,
+     [] { return at::complex(floats(), floats().cos()).conj(); }},
+    {"sparse", Becomes::kRefused, [] { return floats().to_sparse(); }, "not dense", false},
+    {"sparse integers", Becomes::kRefused, [] { return at::eye(3, at::kLong).to_sparse(); },
+     "not dense", false},
+    {"compressed rows", Becomes::kRefused, [] { return floats().to_sparse_csr(); }, "not dense",
+     false},
+    {"quantised", Becomes::kRefused,
+     [] { return at::quantize_per_tensor(floats(), 0.25, 3, at::kQInt8); }, "quantised", false},
+    {"quantised by channel", Becomes::kRefused,
+     [] {
+       return at::quantize_per_channel(floats(), at::ones({4}), at::zeros({4}, at::kLong), 0,
+                                       at::kQUInt8);
+     },
+     "quantised", false},
+    {"nested", Becomes::kRefused,
+     [] {
+       return at::_nested_tensor_from_tensor_list({floats(), floats()});
+     },
+     "nested", false},
+};
+
+bool same(const at::Tensor& a, const at::Tensor& b) {
+  if (a.scalar_type() != b.scalar_type() || a.layout() != b.layout()) return false;
+  if (a.is_nested()) return b.is_nested();
+  if (a.sizes() != b.sizes()) return false;
+  if (a.layout() == at::kSparseCsr) return at::equal(a.to_dense(), b.to_dense());
+  if (a.layout() == at::kSparse) return at::equal(a.to_dense(), b.to_dense());
+  if (a.is_quantized()) return at::equal(a, b);
+  const auto bytes_of = [](const at::Tensor& tensor) {
+    return tensor.resolve_conj().resolve_neg().clone(at::MemoryFormat::Contiguous);
+  };
+  const at::Tensor left = bytes_of(a), right = bytes_of(b);
+  return left.nbytes() == 0 ||
+         std::memcmp(left.const_data_ptr(), right.const_data_ptr(), left.nbytes()) == 0;
+}
+
+// What is logged while a model of one frozen parameter has an optimizer, which `look` gets. (Ranks
+// in threads share one log: "" with `environment`.)
+std::string log_of_frozen(const at::Tensor& frozen, bool left_out,
+                          const LaunchEnvironment* environment,
+                          const std::function<void(AdamW&)>& look) {
+  ModelTensors model;
+  model.parameters = {{"trained", at::ones({64}).requires_grad_()}, {"frozen", frozen}};
+  Options options;
+  options.dtype = ComputeType::kBf16;
+  if (environment != nullptr) options.environment = *environment;
+  if (left_out) {
+    options.leave_out = [](const std::string& name, const at::Tensor&) { return name == "frozen"; };
+  }
+  if (environment == nullptr) ::testing::internal::CaptureStderr();
+  std::exception_ptr failure;
+  try {
+    AdamW optimizer(model, AdamWOptions{}, options);
+    look(optimizer);
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  const std::string log =
+      environment == nullptr ? ::testing::internal::GetCapturedStderr() : std::string();
+  if (failure) std::rethrow_exception(failure);
+  return log;
+}
+
+std::string refusal_of_frozen(const at::Tensor& frozen, Code code) {
+  return refusal_of([&] { log_of_frozen(frozen, false, nullptr, [](AdamW&) {}); }, code);
+}
+
+TEST_F(FrozenBits, EachKindOfTensorIsKeptOrConvertedInTheLogOrRefusedByName) {
+  for (const Kind& kind : kKinds) {
+    SCOPED_TRACE(kind.name);
+    const at::Tensor frozen = kind.make();
+    if (kind.becomes == Becomes::kRefused) {
+      EXPECT_THAT(
+          refusal_of_frozen(frozen, Code::kInvalidArgument),
+          AllOf(HasSubstr("'frozen'"), HasSubstr(kind.said), HasSubstr("Options::leave_out")));
+      EXPECT_TRUE(same(frozen, kind.make())) << "a model that was refused has changed";
+      continue;
+    }
+    const bool converted = kind.becomes == Becomes::kConverted;
+    const std::string log = log_of_frozen(frozen, false, nullptr, [&](AdamW& optimizer) {
+      EXPECT_TRUE(same(frozen, converted ? kind.make().to(at::kBFloat16) : kind.make()));
+      optimizer.release();
+      EXPECT_TRUE(converted || same(frozen, kind.make())) << "after release()";
+      EXPECT_EQ(frozen.scalar_type(), kind.make().scalar_type());
+    });
+    EXPECT_EQ(log.find("event=frozen_type") != std::string::npos, converted) << log;
+  }
+}
+
+TEST_F(FrozenBits, EachKindOfTensorThatIsLeftOutIsKept) {
+  const elixir::testing::TemporaryFolder folder;
+  int saves = 0;
+  for (const Kind& kind : kKinds) {
+    SCOPED_TRACE(kind.name);
+    const at::Tensor frozen = kind.make();
+    const std::string log = log_of_frozen(frozen, true, nullptr, [&](AdamW& optimizer) {
+      EXPECT_TRUE(same(frozen, kind.make())) << frozen.dtype();
+      optimizer.save(folder.path("saved" + std::to_string(++saves))).wait();
+      optimizer.release();
+      EXPECT_TRUE(same(frozen, kind.make())) << "after release()";
+    });
+    if (!kind.shared) {
+      EXPECT_THAT(log, HasSubstr("event=not_saved tensor=\"frozen\""));
+    }
+  }
+}
+
+TEST_F(FrozenBits, EachKindOfTensorThatIsLeftOutIsRankZerosOrRefusedByName) {
+  for (const Kind& kind : kKinds) {
+    SCOPED_TRACE(kind.name);
+    const auto run = [&] {
+      run_ranks(2, [&](const LaunchEnvironment& environment) {
+        at::Tensor frozen = kind.make();
+        if (environment.rank == 1 && kind.shared) {  // of other values, strides, and signs put off
+          frozen = at::empty(frozen.sizes(), frozen.options()).zero_();
+        }
+        log_of_frozen(frozen, true, &environment,
+                      [&](AdamW&) { EXPECT_TRUE(same(frozen, kind.make())) << frozen.dtype(); });
+      });
+    };
+    if (kind.shared) {
+      run();
+    } else {
+      EXPECT_THAT(refusal_of(run, Code::kInvalidArgument),
+                  AllOf(HasSubstr("'frozen'"), HasSubstr(kind.said), HasSubstr("one rank")));
+    }
+  }
+}
+
+TEST_F(FrozenBits, AFrozenTensorWhoseBytesCannotBeReadIsRefusedByName) {
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kLong, at::kFloat8_e4m3fn}) {
+    const at::Tensor meta = at::empty({4}, at::TensorOptions(type).device(at::kMeta));
+    EXPECT_THAT(refusal_of_frozen(meta, Code::kBadInput),
+                AllOf(HasSubstr("'frozen' has no values"), HasSubstr("elixir::MetaInit")));
+    at::Tensor of_a_class = at::empty({4}, type);
+    of_a_class.unsafeGetTensorImpl()->set_python_dispatch(true);
+    EXPECT_THAT(refusal_of_frozen(of_a_class, Code::kInvalidArgument),
+                AllOf(HasSubstr("'frozen' is of a tensor class"), HasSubstr("Options::leave_out")));
+    of_a_class.unsafeGetTensorImpl()->set_python_dispatch(false);
+  }
+  EXPECT_THAT(refusal_of_frozen(on_cuda(), Code::kInvalidArgument),
+              AllOf(HasSubstr("'frozen' lies on cuda:0"), HasSubstr("Options::leave_out")));
 }
 
 // ---- checkpoints without what is not trained ----

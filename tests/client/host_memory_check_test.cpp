@@ -53,6 +53,17 @@ TEST(HostMemoryCheck, ASpareSlotTakesWhatAChunksWeightsAndStatesDo) {
                  Code::kInvalidArgument, {"--update early"});
 }
 
+TEST(HostMemoryCheck, CountsGradientsThatWaitAsThePlanDoes) {
+  RunPlan plan = plan_of(ComputeType::kFp32);
+  const uint64_t states_bytes = host_states_bytes(plan, kRanks);
+  plan.waiting_bytes = 1 << 20;
+  EXPECT_EQ(host_states_bytes(plan, kRanks), states_bytes) << "elixird reserves none of it";
+  const uint64_t job_bytes = states_bytes + kRanks * plan.waiting_bytes;
+  EXPECT_TRUE(check_host_memory(plan, 0, kRanks, {job_bytes, ""}).ok());
+  expect_refused(check_host_memory(plan, 0, kRanks, {job_bytes - 1, ""}), Code::kResourceExhausted,
+                 {"gradients that wait"});
+}
+
 TEST(HostMemoryCheck, RefusesWithNeedAndHaveBeforeAnythingIsBuilt) {
   const RunPlan plan = plan_of(ComputeType::kFp32);
   const uint64_t job_bytes = host_states_bytes(plan, kRanks);

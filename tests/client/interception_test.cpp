@@ -8,8 +8,12 @@
 #include <torch/library.h>
 
 #include <cstring>
+#include <functional>
 #include <map>
+#include <optional>
 #include <sstream>
+#include <string>
+#include <tuple>
 
 #include "client/tensors/chunk_storage.h"
 #include "tests/support/matchers.h"
@@ -164,33 +168,183 @@ TEST(Interception, WritingAParameterInPlaceIsRefused) {
   expect_thrown(Code::kInvalidArgument, {"aten::mul_"}, [&] { weight.mul_(2); });
 }
 
-// As a program's own: tensors that the dispatcher does not see in its arguments.
-at::Tensor sum_of_dict(const c10::Dict<std::string, at::Tensor>& tensors) {
+// ---- tensors that the dispatcher does not see in an operator's arguments ----
+
+using ByName = c10::Dict<std::string, at::Tensor>;
+using Tensors = c10::List<at::Tensor>;
+
+// As a kernel of its own reads them: by their memory.
+void sum_of_all(const c10::OperatorHandle&, torch::jit::Stack* stack) {
   at::Tensor sum = at::zeros({});
-  for (const auto& entry : tensors) {
-    const at::Tensor& values = entry.value();
-    const auto* const first = values.const_data_ptr<float>();  // as a kernel of its own reads them
-    for (int64_t i = 0; i < values.numel(); ++i) sum += first[i];
-  }
-  return sum;
+  const c10::IValue value = torch::jit::pop(*stack);
+  value.visit([&](const c10::IValue& element) {
+    const auto add = [&](const at::Tensor& tensor) {
+      const auto* const first = tensor.const_data_ptr<float>();
+      for (int64_t i = 0; i < tensor.numel(); ++i) sum += first[i];
+    };
+    if (element.isTensor()) add(element.toTensor());
+    if (element.isTensorList()) {
+      for (const at::Tensor& tensor : element.toTensorVector()) add(tensor);
+    }
+    return element.isTensorList();
+  });
+  torch::jit::push(*stack, sum);
 }
 
-TEST(Interception, TensorsInDictionariesAreSeen) {
-  static torch::Library library(torch::Library::DEF, "elixir_interception_test", std::nullopt,
-                                __FILE__, static_cast<uint32_t>(__LINE__));
-  library.def("sum_of_dict(Dict(str, Tensor) tensors) -> Tensor", &sum_of_dict);
-  FakeSource source;  // after the library, whose operators keep_interception() finds
-  c10::Dict<std::string, at::Tensor> tensors;
-  tensors.insert("a", source.view(0, {16}));
-  tensors.insert("b", source.view(1, {8}));
-  const auto op =
-      c10::Dispatcher::singleton().findSchemaOrThrow("elixir_interception_test::sum_of_dict", "");
-  const at::Tensor sum =
-      op.typed<at::Tensor(const c10::Dict<std::string, at::Tensor>&)>().call(tensors);
+struct Container {
+  const char* type;  // as a schema has it
+  std::function<c10::IValue(const at::Tensor& a, const at::Tensor& b)> make;
+};
+
+ByName by_name(const at::Tensor& a, const at::Tensor& b) {
+  ByName tensors;
+  tensors.insert("a", a);
+  tensors.insert("b", b);
+  return tensors;
+}
+
+const Container kContainers[] = {
+    {"Dict(str, Tensor)", [](auto& a, auto& b) { return by_name(a, b); }},
+    {"Dict(str, Tensor)?", [](auto& a, auto& b) { return by_name(a, b); }},
+    {"Dict(str, Tensor)[]",
+     [](auto& a, auto& b) {
+       return c10::List<ByName>({by_name(a, a.slice(0, 0, 0)), by_name(b, b.slice(0, 0, 0))});
+     }},
+    {"Dict(str, Tensor[])",
+     [](auto& a, auto& b) {
+       c10::Dict<std::string, Tensors> lists;
+       lists.insert("both", Tensors({a, b}));
+       return lists;
+     }},
+    {"Dict(str, Dict(str, Tensor))",
+     [](auto& a, auto& b) {
+       c10::Dict<std::string, ByName> nested;
+       nested.insert("both", by_name(a, b));
+       return nested;
+     }},
+    {"Dict(int, Tensor?)",
+     [](auto& a, auto& b) {
+       c10::Dict<int64_t, std::optional<at::Tensor>> some;
+       some.insert(1, a);
+       some.insert(2, b);
+       some.insert(3, std::nullopt);
+       return some;
+     }},
+    {"(Tensor, Tensor)", [](auto& a, auto& b) { return std::make_tuple(a, b); }},
+    {"(int, (Tensor, Tensor[]))?",
+     [](auto& a, auto& b) { return std::make_tuple(1, std::make_tuple(a, Tensors({b}))); }},
+    {"Tensor[]?",
+     [](auto& a, auto& b) {
+       return Tensors({a, b});
+     }},
+    {"Tensor[][]",
+     [](auto& a, auto& b) {
+       return c10::List<Tensors>({Tensors({a}), Tensors({b})});
+     }},
+    {"Tensor?[]?",
+     [](auto& a, auto& b) {
+       return c10::List<std::optional<at::Tensor>>({a, std::nullopt, b});
+     }},
+    {"(Dict(str, Tensor[]), Tensor?)[]",
+     [](auto& a, auto& b) {
+       c10::Dict<std::string, Tensors> lists;
+       lists.insert("a", Tensors({a}));
+       return c10::List<std::tuple<c10::Dict<std::string, Tensors>, std::optional<at::Tensor>>>(
+           {{lists, b}});
+     }},
+    {"Any", [](auto& a, auto& b) { return by_name(a, b); }},
+    {"Any?",
+     [](auto& a, auto& b) {
+       return Tensors({a, b});
+     }},
+    {"Any[]",
+     [](auto& a, auto& b) {
+       return Tensors({a, b});
+     }},
+};
+
+class LateLibrary {
+ public:
+  explicit LateLibrary(const std::string& name)
+      : name_(name),
+        library_(torch::Library::DEF, name, std::nullopt, __FILE__,
+                 static_cast<uint32_t>(__LINE__)) {}
+
+  c10::OperatorHandle add(const std::string& type) {
+    const std::string op = "sum" + std::to_string(++operators_);
+    library_.def((op + "(" + type + " value) -> Tensor").c_str(),
+                 torch::CppFunction::makeFromBoxedFunction<&sum_of_all>());
+    return c10::Dispatcher::singleton().findSchemaOrThrow((name_ + "::" + op).c_str(), "");
+  }
+
+ private:
+  const std::string name_;
+  torch::Library library_;
+  int operators_ = 0;
+};
+
+void expect_both_seen(const c10::OperatorHandle& op, const Container& of) {
+  FakeSource source;
+  torch::jit::Stack stack{of.make(source.view(0, {16}), source.view(1, {8}))};
+  op.callBoxed(stack);
   EXPECT_EQ(source.acquired, (std::map<uint32_t, int>{{0, 1}, {1, 1}}));
   EXPECT_TRUE(source.all_released());
   const at::Tensor expected = source.plain(0, {16}).sum() + source.plain(1, {8}).sum();
-  EXPECT_NEAR(sum.item<float>(), expected.item<float>(), 1e-4);
+  EXPECT_NEAR(stack.at(0).toTensor().item<float>(), expected.item<float>(), 1e-4);
+}
+
+// The library loads after the interception has begun, as torch.ops.load_library() may do it.
+TEST(Interception, TensorsInContainersAreSeenAlsoByOperatorsThatComeLater) {
+  keep_interception();
+  for (int time = 0; time < 2; ++time) {  // unloaded, and loaded again
+    LateLibrary library("elixir_interception_test");
+    for (const Container& container : kContainers) {
+      SCOPED_TRACE(container.type);
+      expect_both_seen(library.add(container.type), container);
+    }
+  }
+}
+
+TEST(Interception, AStorageInAContainerIsRefused) {
+  FakeSource source;
+  LateLibrary library("elixir_interception_test_storages");
+  const c10::OperatorHandle op = library.add("(int, Storage)");
+  torch::jit::Stack stack{c10::ivalue::Tuple::create(1, source.view(0, {16}).storage())};
+  EXPECT_THAT(thrown([&] { op.callBoxed(stack); }).message(), HasSubstr("which comes and goes"));
+}
+
+// Every operator there is, of torch's too: who can hold a parameter unseen comes by.
+TEST(Interception, EveryOperatorThatTakesContainersIsIntercepted) {
+  keep_interception();
+  size_t with_containers = 0;
+  for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
+    const auto op = c10::Dispatcher::singleton().findSchema(name);
+    if (!op) continue;
+    for (const c10::Argument& argument : op->schema().arguments()) {
+      const std::string type = argument.type()->str();
+      const bool holds = type.find("Storage") != std::string::npos ||
+                         type.find("Dict(") != std::string::npos ||
+                         type.find("Tensor[][]") != std::string::npos || type == "Tensor[]?";
+      if (!holds) continue;
+      ++with_containers;
+      EXPECT_TRUE(op->hasKernelForDispatchKey(c10::DispatchKey::BackendSelect))
+          << toString(name) << " takes " << type;
+    }
+  }
+  EXPECT_GE(with_containers, 3u);
+}
+
+TEST(Interception, AnOperatorThatCannotBeInterceptedIsNamedInTheLog) {
+  keep_interception();
+  torch::Library kernels(torch::Library::IMPL, "elixir_interception_test_own",
+                         c10::DispatchKey::BackendSelect, __FILE__,
+                         static_cast<uint32_t>(__LINE__));
+  kernels.impl("sum1", torch::CppFunction::makeFromBoxedFunction<&sum_of_all>());
+  LateLibrary library("elixir_interception_test_own");
+  ::testing::internal::CaptureStderr();
+  library.add("Dict(str, Tensor)");
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              HasSubstr("event=operator_unseen operator=\"elixir_interception_test_own::sum1\""));
 }
 
 TEST(Interception, ATensorIsNotSetToTheMemoryOfParameters) {

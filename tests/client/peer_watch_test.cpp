@@ -195,6 +195,25 @@ TEST(PeerWatchTest, RanksThatWaitInDifferentCollectivesOfOneNumberAreNamed) {
   }
 }
 
+TEST(PeerWatchTest, SaysForWhomThisRankWaitsUntilItDoesNot) {
+  Star star(2);
+  std::atomic<uint32_t> peer = 77;
+  std::atomic<int64_t> since_ns = -1;
+  PeerWatch& watch = *star.watches[0];
+  watch.set_on_wait([&](uint32_t of, int64_t since) { peer = of, since_ns = since; });
+  EXPECT_TRUE(eventually([&] { return since_ns == 0; }));
+  watch.set_waiting(7, {CollectiveKind::kAllGather, 512});
+  watch.set_waiting_for(1);
+  EXPECT_TRUE(eventually([&] { return since_ns > 0; }));
+  EXPECT_EQ(peer, 1u);
+  watch.set_waiting(0);
+  EXPECT_TRUE(eventually([&] { return since_ns == 0; }));
+  watch.set_on_device(9, 4, {CollectiveKind::kAllGather, 512, 3});
+  EXPECT_TRUE(eventually([&] { return since_ns > 0; }));
+  EXPECT_EQ(peer, PeerWatch::kUnknownPeer);
+  watch.set_on_wait({});
+}
+
 // What a rank says of itself; each is told of once it has stood still for PeerWatch::kStuckSeconds.
 struct Standing {
   uint64_t waits_in = 0;  // a collective of the host; 0: it does not wait

@@ -281,6 +281,32 @@ TEST_F(SessionTest, RanksThatUseDifferentChunksDoNotWaitForOneAnother) {
   }
 }
 
+// A rank waits for one that does not come: elixird says so, until it has come.
+TEST_F(SessionTest, TheStatusSaysForWhomARankWaitsWhereItAloneKnows) {
+  const auto sessions = begin_two("waits");
+  ASSERT_TRUE(sessions[0] != nullptr && sessions[1] != nullptr);
+  const auto status_says = [&](const std::string& wait) {
+    return eventually([&] {
+      return daemon_.ask_status().find(R"("waiting":[{"rank":0,"for":")" + wait) !=
+             std::string::npos;
+    });
+  };
+  // Longer than the side memory, so that rank 0 waits for rank 1 to take the first piece.
+  std::vector<std::byte> sent(3 << 20), taken(sent.size());
+  std::thread sends([&] { EXPECT_TRUE(sessions[0]->broadcast(sent).ok()); });
+  EXPECT_TRUE(status_says("buffers with rank 1")) << daemon_.ask_status();
+  EXPECT_TRUE(sessions[1]->broadcast(taken).ok());
+  sends.join();
+  EXPECT_EQ(sessions[0]->said_wait().load(), shm::SaidWait{});
+
+  ASSERT_TRUE(publish(*sessions[0], 0, 1, 1).ok());
+  std::thread next_pass([&] { EXPECT_TRUE(publish(*sessions[0], 0, 1, 2).ok()); });
+  EXPECT_TRUE(status_says("gradients of rank 1 in a backward pass")) << daemon_.ask_status();
+  EXPECT_TRUE(publish(*sessions[1], 0, 1, 1).ok());
+  next_pass.join();
+  EXPECT_EQ(sessions[0]->said_wait().load(), shm::SaidWait{});
+}
+
 // elixird keeps the records of a few steps; one that is posted over them ends the job. Here nothing
 // else holds a rank back: no chunk waits for its update.
 TEST_F(SessionTest, APostWaitsForRanksThatAreStepsBehind) {

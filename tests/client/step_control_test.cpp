@@ -4,29 +4,8 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-#include <new>
-
 #include "base/error.h"
-
-namespace {
-
-thread_local int allocations = 0;
-
-}  // namespace
-
-// All that go with the operators delete below: sanitizers look that they are pairs.
-void* operator new(std::size_t bytes) {
-  ++allocations;
-  if (void* const memory = std::malloc(bytes)) return memory;
-  throw std::bad_alloc();
-}
-void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
-  ++allocations;
-  return std::malloc(bytes);
-}
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+#include "tests/support/allocations.h"
 
 namespace elixir {
 namespace {
@@ -82,9 +61,9 @@ TEST(StepControl, AStepAllocatesNothing) {
     control.posted(/*loss=*/1, /*late_loss=*/nullptr);
   };
   for (int i = 0; i < 8; ++i) step();
-  const int before = allocations;
+  const uint64_t before = allocations();
   step();
-  EXPECT_EQ(allocations, before);
+  EXPECT_EQ(allocations(), before);
 }
 
 }  // namespace

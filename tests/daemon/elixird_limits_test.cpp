@@ -15,6 +15,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <nlohmann/json.hpp>
 #include <sstream>
 #include <thread>
 
@@ -83,6 +84,30 @@ TEST(Process, TwoOnProcessorsOfTheirOwnDoNot) {
   const std::string told = fmt::format("\"pid\":{},\"processors\":1", second.pid());
   EXPECT_EQ(first.ask_status().find(told), std::string::npos) << first.ask_status();
   EXPECT_FALSE(names_neighbour(second, first.pid()));
+}
+
+// Each job once: a status of many jobs is as long as they are.
+TEST(Process, TheStatusGrowsByTheSameForEachJob) {
+  constexpr size_t kMostBytes = 2048;  // a job of one rank, or two
+  constexpr size_t kJobs = 16;
+  const DaemonProcess daemon;
+  std::vector<std::unique_ptr<FakeJob>> jobs;
+  std::vector<std::string> documents = {daemon.ask_status()};
+  while (jobs.size() < kJobs) {
+    jobs.push_back(must(FakeJob::start({.folder = daemon.folder(),
+                                        .name = fmt::format("job-{:02}", jobs.size()),
+                                        .model = model_of(1024, 1 + jobs.size() % 2)})));
+    const auto shows_all = [&] {
+      documents.resize(jobs.size());
+      documents.push_back(daemon.ask_status());
+      const auto all = nlohmann::json::parse(documents.back(), nullptr, false);
+      return all.is_object() && all["jobs"].size() == jobs.size() &&
+             all["jobs"].back()["state"] == "training";
+    };
+    ASSERT_TRUE(becomes_true(shows_all)) << documents.back();
+    EXPECT_LT(documents.back().size() - documents[jobs.size() - 1].size(), kMostBytes);
+    EXPECT_EQ(documents.back().find("\"sessions\""), std::string::npos) << documents.back();
+  }
 }
 
 TEST(Process, ALockOfADeadOneIsNoObstacle) {

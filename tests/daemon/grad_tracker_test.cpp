@@ -506,6 +506,24 @@ TEST(GradTracker, EarlyUpdatesGoOneAfterAnotherTheLatestFirstAsFarAsSlotsGo) {
   EXPECT_EQ(ranks.ready({.slots = 2, .at_once = 1}), "");
 }
 
+// A chunk whose gradients come again leaves the queue: it is the last one once it is complete.
+TEST(GradTracker, AChunkThatIsPublishedAgainIsUpdatedEarlyAsTheOneThatWasCompletedLast) {
+  Ranks ranks({.n_chunks = 4, .early = true});
+  const EarlyLimits one{.slots = 4, .at_once = 1};
+  for (uint32_t chunk = 0; chunk < 4; ++chunk) {
+    for (uint32_t rank = 0; rank < 2; ++rank) ranks.publish(rank, chunk);
+  }
+  EXPECT_EQ(ranks.ready(one), "0:; 1:; 2:; 3: early");
+  ranks.publish(0, 0);
+  ranks.publish(0, 2);
+  EXPECT_EQ(ranks.ready(one), "1: early") << "the others' gradients are about to change";
+  EXPECT_FALSE(ranks.tracker.anything_ready(one));
+  ranks.publish(1, 2);
+  ranks.publish(1, 0);
+  EXPECT_EQ(ranks.ready(one), "2:; 0: early");
+  EXPECT_EQ(ranks.ready(one), "2: early");
+}
+
 TEST(GradTracker, AnEarlyUpdateIsVoidOnceItsGradientsComeAgainAndIsMadeAgainInItsSlot) {
   Ranks ranks({.n_chunks = 2, .early = true});
   const EarlyLimits no_slot{.slots = 0, .at_once = 1};

@@ -12,145 +12,15 @@
 #include "base/compute_type_names.h"
 #include "checkpoint/listing.h"
 #include "daemon/job.h"
-#include "tests/daemon/fake_folders.h"
-#include "tests/daemon/job_fixture.h"
+#include "tests/daemon/saving_job.h"
 #include "tests/support/outcomes.h"
-#include "tests/support/temporary_folder.h"
 
 namespace elixir::daemon {
 namespace {
 
 using namespace testing;
 
-constexpr uint64_t kPlenty = uint64_t{1} << 30;  // bytes for copies of all chunks
 const Status kBrokenOff = error(Code::kUnavailable, "broken off");
-
-// What a rank asks for.
-struct Asking {
-  std::string name = "step-000000001";
-  std::optional<uint64_t> shadow_bytes = {};
-  bool drop_if_busy = false;
-  std::vector<std::vector<int64_t>> shapes = {};  // empty: those of the model
-};
-
-// A job that trains, and a folder to save into.
-struct SavingJob : InProcessJob {
-  explicit SavingJob(const Options& options = {}) : InProcessJob(options), reference(model) {
-    start();
-  }
-
-  // All ranks' step, as far as nothing holds it.
-  void make_step(uint32_t step) {
-    if (!job.options().rules.rings_all()) return InProcessJob::make_step(step);
-    for (uint32_t rank = 0; rank < model.shape.ranks; ++rank) {
-      open(rank, step);
-      ASSERT_TRUE(publish(rank, step).ok());
-      run_workers();
-    }
-    post_all(step);
-    run_workers();
-  }
-  void train_to(uint32_t last) {
-    for (uint32_t step = finished_step() + 1; step <= last; ++step) {
-      make_step(step);
-      reference.step(make_record(step, model.shape.ranks));
-    }
-  }
-
-  SavePart part(uint32_t rank, uint32_t number, std::optional<uint64_t> shadow_bytes) {
-    SavePart part;
-    part.number = number;
-    part.parent = open_folder(folder.path());
-    part.details.shadow_bytes = shadow_bytes;
-    part.details.manifest.step = header(rank).posted_step.load();
-    part.details.shapes = shapes_of(model.places);
-    const std::string own = fmt::format("of rank {}", rank);
-    part.details.files.push_back({fmt::format("user/rank-{}.bin", rank), {}});
-    for (const char c : own) part.details.files.back().bytes.push_back(std::byte(c));
-    if (model.shape.n_gpu_chunks > 0) {
-      part.staging.reset(::dup(
-          must(shm::Segment::create("elixir-test-staging", model.shape.staging_bytes())).fd()));
-    }
-    return part;
-  }
-  // The rank's request has been read.
-  void ask(uint32_t rank, uint32_t after_step, const Asking& asking = {}) {
-    shm::SaveFolder message{};
-    message.number = ++this->rank(rank).requests_come;
-    message.after_step = after_step;
-    message.drop_if_busy = asking.drop_if_busy ? 1 : 0;
-    shm::set_text(message.name, asking.name);
-    SavePart own = part(rank, message.number, asking.shadow_bytes);
-    if (!asking.shapes.empty()) own.details.shapes = asking.shapes;
-    job.heard_save(this->rank(rank), message, std::move(own));
-  }
-  void ask_all(uint32_t after_step, const Asking& asking = {}) {
-    for (uint32_t rank = 0; rank < model.shape.ranks; ++rank) ask(rank, after_step, asking);
-  }
-  // Trains up to the step, and a save of it begins.
-  Snapshot& save_after(uint32_t step, std::optional<uint64_t> shadow_bytes = {}) {
-    train_to(step);
-    ask_all(step, {.name = checkpoints::step_name(step), .shadow_bytes = shadow_bytes});
-    ELIXIR_CHECK(ports.saving != nullptr, "no save has begun");
-    return *ports.saving->snapshot;
-  }
-  // A writer takes and writes what is left, and `look` sees what it has in hand.
-  void write_chunks(Snapshot& snapshot, const std::function<void(const Snapshot::Item&)>& look) {
-    while (const std::optional<Snapshot::Item> item = snapshot.next()) {
-      look(*item);
-      snapshot.written(item->chunk);
-      job.saving_moved();
-      run_workers();
-    }
-    EXPECT_TRUE(snapshot.all_written());
-  }
-  // Its writers are done.
-  void end_save(Status status = Status()) {
-    const std::shared_ptr<Saving> saving = std::exchange(ports.saving, nullptr);
-    ASSERT_NE(saving, nullptr);
-    saving->status = std::move(status);
-    saving->end_ns = saving->begin_ns;
-    saving->snapshot->end();
-    job.save_over();
-  }
-  // As background threads would.
-  void write_it() {
-    const std::shared_ptr<Saving> saving = std::exchange(ports.saving, nullptr);
-    ASSERT_NE(saving, nullptr);
-    write_save(*saving);
-    job.save_over();
-  }
-  const shm::FolderResult& result(uint32_t rank, uint32_t number) {
-    return this->rank(rank).memory->folder_result(number);
-  }
-  void expect_result(uint32_t rank, uint32_t number, Code code, const std::string& needle = "") {
-    const shm::FolderResult& result = this->result(rank, number);
-    expect_refused(Status(static_cast<Code>(result.code), result.text), code, {needle});
-  }
-
-  // Every array of a rank's shard of a chunk, of FP32.
-  std::vector<std::byte> arrays(const Snapshot::Arrays& of) const {
-    const shm::Shape& shape = model.shape;
-    std::vector<std::byte> bytes(of.param, of.param + shape.shard_bytes());
-    for (const std::byte* moment : of.moments) {
-      bytes.insert(bytes.end(), moment, moment + shape.shard_numel() * sizeof(float));
-    }
-    return bytes;
-  }
-  std::vector<std::byte> live(uint32_t chunk, uint32_t rank) {
-    const SessionMemory& memory = *this->rank(rank).memory;
-    const uint32_t slot = this->rank(0).memory->chunk_record(chunk).slot.load();
-    Snapshot::Arrays of;
-    of.param = memory.param(slot, 0);
-    for (uint32_t i = 0; i < 2; ++i) {
-      of.moments[i] = reinterpret_cast<const std::byte*>(memory.moment(i, slot, 0));
-    }
-    return arrays(of);
-  }
-
-  const TemporaryFolder folder;
-  Reference reference;
-};
 
 uint64_t chunk_bytes(const FakeModel& model) {
   return model.shape.image_bytes() * model.shape.ranks;

@@ -8,6 +8,7 @@
 #include "daemon/job.h"
 #include "daemon/snapshot.h"
 #include "daemon/swing_updates.h"
+#include "daemon/waits.h"
 #include "tests/daemon/job_fixture.h"
 
 namespace elixir::daemon {
@@ -52,6 +53,21 @@ TEST(JobSwing, WhatAGoneRankStillSaysDoesNotEndTheUpdateThatWorkersMakeForIt) {
   world.run_workers();
   EXPECT_EQ(world.param_step(2), 1u);
   EXPECT_EQ(world.header(1).finished_step.load(), 1u);
+}
+
+TEST(JobSwing, TheStatusSaysWhoseUpdateARankWaitsFor) {
+  SwingingJob world(model_of(3, 1, 1));
+  world.say(1, 2, world.model.shape.first_swing_spare(0), 1);
+  world.job.heard_swing(world.rank(1));
+  for (const uint32_t rank : {0, 1}) {
+    world.header(rank).said_wait.store({static_cast<uint32_t>(shm::WaitsFor::kSwing), 0, 1});
+  }
+  const std::vector<RankWait> waits = waits_of(world.job);
+  ASSERT_EQ(waits.size(), 1u) << "rank 1 has made its own";
+  EXPECT_EQ(waits[0].rank, 1u);
+  EXPECT_EQ(waits[0].for_what, "updates of swing chunks by rank 0");
+  world.job.detach(world.rank(0));
+  EXPECT_TRUE(waits_of(world.job).empty()) << "elixird makes it";
 }
 
 // Before its own lane is free a rank goes no further than the others let the chunk be published.

@@ -85,6 +85,99 @@ TEST(Job, SaysWhichRankWaitsForWhat) {
   EXPECT_EQ(waits[0].for_what, "rank 0 in the same call");
 }
 
+shm::SaidWait said(shm::WaitsFor what, uint32_t rank_after, int64_t since_ns) {
+  return {static_cast<uint32_t>(what), rank_after, static_cast<uint32_t>(since_ns / 1'000'000'000)};
+}
+
+// What elixird cannot see, ranks say themselves.
+TEST(Job, SaysWhatARankSaysThatItWaitsFor) {
+  StartedJob world({.model = make_model(ComputeType::kFp32, 3, 3, 1024)});
+  const auto text = [&] {
+    const std::vector<RankWait> waits = waits_of(world.job);
+    return waits.empty() ? "" : fmt::format("{}: {}", waits[0].rank, waits[0].for_what);
+  };
+  const int64_t now_ns = monotonic_ns();
+  auto& word = world.header(0).said_wait;
+  word.store(said(shm::WaitsFor::kCollective, 3, now_ns - 5'000'000'000));
+  EXPECT_EQ(text(), "0: rank 2 in a collective");
+  const int64_t since_ns = waits_of(world.job)[0].since_ns;
+  EXPECT_LE(std::abs(since_ns - (now_ns - 5'000'000'000)), 1'000'000'000);
+  word.store(said(shm::WaitsFor::kBuffers, 2, now_ns));
+  EXPECT_EQ(text(), "0: buffers with rank 1");
+  // For whom a collective of a device waits nobody knows: for a rank that does not wait itself.
+  word.store(said(shm::WaitsFor::kCollective, 0, now_ns));
+  EXPECT_EQ(text(), "0: ranks 1, 2 in a collective");
+  world.header(2).said_wait.store(said(shm::WaitsFor::kCollective, 0, now_ns));
+  EXPECT_EQ(text(), "0: rank 1 in a collective");
+}
+
+TEST(Job, SaysWhoseGradientsARankWaitsForInABackwardPass) {
+  StartedJob world({.model = make_model(ComputeType::kFp32, 3, 3, 1024), .accumulate = 2});
+  for (const uint32_t rank : {0, 2}) ASSERT_TRUE(world.publish_chunk(rank, 0, 1).ok());
+  world.header(0).awaited_sum.store(1);
+  world.header(0).said_wait.store(said(shm::WaitsFor::kSum, 0, monotonic_ns()));
+  std::vector<RankWait> waits = waits_of(world.job);
+  ASSERT_EQ(waits.size(), 1u);
+  EXPECT_EQ(waits[0].for_what, "gradients of rank 1 in a backward pass");
+  ASSERT_TRUE(world.publish_chunk(1, 0, 1).ok());
+  EXPECT_TRUE(waits_of(world.job).empty()) << "elixird is at it";
+}
+
+// Trainers can write anything there.
+TEST(Job, ShowsNoWaitThatCannotBe) {
+  StartedJob world({.accumulate = 2});
+  const int64_t now_ns = monotonic_ns();
+  for (const uint32_t what : {0, 5, 255}) {
+    world.header(0).said_wait.store({what, 2, 1});
+    EXPECT_TRUE(waits_of(world.job).empty()) << what;
+  }
+  for (const uint32_t rank_after : {1u, 3u, (1u << 24) - 1}) {  // itself, and none of the job
+    world.header(0).said_wait.store(said(shm::WaitsFor::kCollective, rank_after, now_ns));
+    EXPECT_TRUE(waits_of(world.job).empty()) << rank_after;
+  }
+  for (const shm::WaitsFor what : {shm::WaitsFor::kSum, shm::WaitsFor::kSwing}) {
+    for (const uint32_t awaited : {0u, 1000u, UINT32_MAX}) {
+      world.header(0).awaited_sum.store(awaited);
+      world.header(0).said_wait.store(said(what, 0, now_ns));
+      EXPECT_TRUE(waits_of(world.job).empty()) << awaited;
+    }
+  }
+  world.header(0).said_wait.store({static_cast<uint32_t>(shm::WaitsFor::kBuffers), 2, UINT32_MAX});
+  const std::vector<RankWait> waits = waits_of(world.job);
+  ASSERT_EQ(waits.size(), 1u);
+  EXPECT_LE(waits[0].since_ns, monotonic_ns()) << "not in the future";
+}
+
+// After ten seconds, and every thirty; a rank that lies about since when makes no more lines.
+TEST(Job, TheLogSaysWhoWaitsNowAndThen) {
+  StartedJob world({});
+  constexpr int64_t kSecond = 1'000'000'000;
+  const int64_t since_s = monotonic_ns() / kSecond;
+  const auto lines_at = [&](int64_t second) {
+    ::testing::internal::CaptureStderr();
+    say_who_waits(world.job, (since_s + second) * kSecond);
+    return ::testing::internal::GetCapturedStderr();
+  };
+  world.header(0).said_wait.store(said(shm::WaitsFor::kCollective, 2, since_s * kSecond));
+  for (int second = 0; second < 100; ++second) {
+    const std::string lines = lines_at(second);
+    EXPECT_EQ(lines.empty(), second != 10 && second != 40 && second != 70) << second << lines;
+    if (lines.empty()) continue;
+    EXPECT_NE(lines.find(fmt::format("event=waiting job='{}' rank=0 for='rank 1 in a collective' "
+                                     "seconds={}",
+                                     world.job.options().name, second)),
+              std::string::npos)
+        << lines;
+  }
+  int told = 0;
+  for (int second = 200; second < 300; ++second) {
+    world.header(0).said_wait.store(
+        said(shm::WaitsFor::kCollective, 2, (second % 2 + 1) * kSecond));
+    told += lines_at(second).empty() ? 0 : 1;
+  }
+  EXPECT_LE(told, 4);
+}
+
 // Other weights than those of the first load, with the moments that there are.
 TEST(Job, AChunkIsLoadedAgainBetweenSteps) {
   StartedJob world({});

@@ -4,13 +4,16 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <deque>
 #include <map>
+#include <numeric>
 #include <string>
 #include <vector>
 
 #include "base/compute_type_names.h"
 #include "daemon/job_machine.h"
 #include "shm/load_part.h"
+#include "shm/shape.h"
 
 namespace elixir::daemon {
 namespace {
@@ -21,22 +24,28 @@ struct Move {
   Kind kind = Kind::kMeet;
   uint32_t number = 0;  // chunk, or step
   shm::LoadPart part = shm::LoadPart::kWhole;
-  uint32_t times = 0;  // kTaken: loads of the chunk's slot, this one among them
+  uint32_t slot = 0;   // that carries the chunk
+  uint32_t times = 0;  // kTaken: loads of the slot, this one among them
 };
 using Script = std::vector<Move>;
 
 struct Cell {
   ComputeType type = ComputeType::kFp32;
-  uint32_t ranks = 1, chunks = 1;
+  uint32_t ranks = 1, chunks = 1, frozen = 0;
+  uint32_t in_flight = 1;   // chunks that a rank loads at a time
   bool collective = false;  // every rank loads its shards, and each node's first one a folder
   bool folder = false;      // in the place of values
   bool set_values = false;  // then new values of one chunk, twice
   bool load_later = false;  // then a folder between two steps
 
   std::string name() const {
-    return fmt::format("{} of {} ranks, {} chunks, {}{}{}{}", compute_type_name(type), ranks,
-                       chunks, collective ? "collective" : "host", folder ? ", folder" : ", values",
+    return fmt::format("{} of {} ranks, {} chunks, {} frozen, {} at a time, {}{}{}{}",
+                       compute_type_name(type), ranks, chunks, frozen, in_flight,
+                       collective ? "collective" : "host", folder ? ", folder" : ", values",
                        set_values ? ", values set" : "", load_later ? ", loaded later" : "");
+  }
+  shm::Shape shape() const {
+    return {.type = type, .ranks = ranks, .n_chunks = chunks, .n_frozen_chunks = frozen};
   }
 };
 
@@ -48,13 +57,16 @@ class Calls {
     if (cell.folder) {
       restore();
     } else {
-      for (uint32_t chunk = 0; chunk < cell.chunks; ++chunk) load(chunk);
+      std::vector<uint32_t> chunks(cell.chunks + cell.frozen);
+      std::iota(chunks.begin(), chunks.end(), 0);
+      std::rotate(chunks.begin(), chunks.begin() + cell.chunks, chunks.end());  // frozen ones first
+      load(chunks);
     }
     meet();
     if (cell.set_values) {
       for (int time = 0; time < 2; ++time) {
         meet();
-        load(cell.chunks - 1);
+        load({cell.chunks + cell.frozen - 1});
         meet();
       }
     }
@@ -72,12 +84,43 @@ class Calls {
  private:
   using Kind = Move::Kind;
 
-  void load(uint32_t chunk) {
+  // As so many threads do: who has all of a chunk taken begins the next one.
+  void load(const std::vector<uint32_t>& chunks) {
     if (!loads_) return;
-    for (const shm::LoadPart part : shm::load_parts(cell_.type)) {
-      script_.push_back({Kind::kLoad, chunk, part});
-      script_.push_back({Kind::kTaken, chunk, part, ++taken_[chunk]});
+    std::deque<std::deque<Move>> waiting, in_flight;
+    for (const uint32_t chunk : chunks) {
+      std::deque<Move>& parts = waiting.emplace_back();
+      const uint32_t slot = cell_.shape().load_slot(chunk);
+      if (cell_.shape().frozen(chunk)) {
+        parts.push_back({Kind::kLoad, chunk, shm::LoadPart::kWhole, slot});
+        continue;
+      }
+      for (const shm::LoadPart part : shm::load_parts(cell_.type)) {
+        parts.push_back({Kind::kLoad, chunk, part, slot});
+      }
     }
+    while (!waiting.empty() || !in_flight.empty()) {
+      if (!waiting.empty() && in_flight.size() < cell_.in_flight) {
+        in_flight.push_back(std::move(waiting.front()));
+        waiting.pop_front();
+        begin_part(in_flight.back());
+        continue;
+      }
+      std::deque<Move> parts = std::move(in_flight.front());
+      in_flight.pop_front();
+      script_.push_back(parts.front());
+      parts.pop_front();
+      if (parts.empty()) continue;
+      begin_part(parts);
+      in_flight.push_back(std::move(parts));
+    }
+  }
+  // Asks for the first part, whose place the wait for it takes.
+  void begin_part(std::deque<Move>& parts) {
+    Move& part = parts.front();
+    script_.push_back(part);
+    part.kind = Kind::kTaken;
+    part.times = ++taken_[part.slot];
   }
   void restore() {
     if (!first_) return;
@@ -125,10 +168,10 @@ class Exploration {
 
   // "", or what went wrong.
   std::string run() {
-    State start{
-        JobMachine(cell_.type, cell_.ranks, {cell_.chunks, 0}, cell_.collective ? cell_.ranks : 1),
-        std::vector<uint32_t>(cell_.ranks),
-        {}};
+    State start{JobMachine(cell_.type, cell_.ranks, {cell_.chunks, cell_.frozen},
+                           cell_.collective ? cell_.ranks : 1),
+                std::vector<uint32_t>(cell_.ranks),
+                {}};
     for (uint32_t rank = 0; rank < cell_.ranks; ++rank) {
       if (!start.machine.claim(rank, rank).ok()) return "a place is refused";
       start.machine.attached(rank);
@@ -145,6 +188,7 @@ class Exploration {
     return wrong_;
   }
   size_t states() const { return seen_.size(); }
+  size_t most_queued() const { return most_queued_; }
 
  private:
   std::vector<State> after(const State& state) {
@@ -175,11 +219,12 @@ class Exploration {
     Status status;
     switch (move.kind) {
       case Move::Kind::kLoad:
-        status = machine.request_load({rank, move.number, move.number, move.part});
+        status = machine.request_load({rank, move.number, move.slot, move.part});
         state.queue.push_back(rank);
+        most_queued_ = std::max(most_queued_, state.queue.size());
         break;
       case Move::Kind::kTaken:
-        if (machine.loads_taken(rank, move.number) < move.times) return false;
+        if (machine.loads_taken(rank, move.slot) < move.times) return false;
         break;
       case Move::Kind::kMeet: {  // AwaitReady of all ranks: the last one lets all go
         if (machine.phase() != JobPhase::kTraining) return false;
@@ -238,8 +283,14 @@ class Exploration {
   const Cell cell_;
   std::vector<Script> scripts_;
   std::map<std::string, bool> seen_;
+  size_t most_queued_ = 0;
   std::string wrong_;
 };
+
+// Two halves of every chunk square the orders: of few ranks.
+ComputeType type_for(uint32_t ranks) {
+  return ranks <= 2 ? ComputeType::kBf16 : ComputeType::kFp32;
+}
 
 TEST(LoadProtocol, NothingIsRefusedAndNobodyWaitsForEver) {
   size_t cells = 0, states = 0;
@@ -247,10 +298,13 @@ TEST(LoadProtocol, NothingIsRefusedAndNobodyWaitsForEver) {
     for (const uint32_t chunks : {1u, 2u, 3u, 4u, 7u}) {
       for (const bool collective : {false, true}) {
         for (int way = 0; way < 8; ++way) {
-          // Two halves of every chunk square the orders: of few ranks.
-          const ComputeType type = ranks <= 2 ? ComputeType::kBf16 : ComputeType::kFp32;
-          const Cell cell{type,           ranks,          chunks,        collective,
-                          (way & 1) != 0, (way & 2) != 0, (way & 4) != 0};
+          const Cell cell{.type = type_for(ranks),
+                          .ranks = ranks,
+                          .chunks = chunks,
+                          .collective = collective,
+                          .folder = (way & 1) != 0,
+                          .set_values = (way & 2) != 0,
+                          .load_later = (way & 4) != 0};
           Exploration exploration(cell);
           EXPECT_EQ(exploration.run(), "") << cell.name();
           states += exploration.states();
@@ -261,6 +315,36 @@ TEST(LoadProtocol, NothingIsRefusedAndNobodyWaitsForEver) {
   }
   EXPECT_EQ(cells, 4u * 5 * 2 * 8);
   EXPECT_GT(states, 10'000u);
+}
+
+// A trainer loads up to three chunks at a time, each through a slot of its own (client/exchange),
+// and frozen chunks through slots of the others.
+TEST(LoadProtocol, SeveralLoadsOfARankAndFrozenChunksChangeNothing) {
+  size_t several = 0;
+  for (const uint32_t ranks : {1u, 2u, 3u}) {
+    for (const uint32_t chunks : {1u, 2u, 3u, 4u}) {
+      for (const uint32_t frozen : {0u, 1u, 3u}) {
+        for (const uint32_t in_flight : {1u, 2u, 3u}) {
+          if (in_flight > chunks) continue;  // slots
+          for (const bool collective : {false, true}) {
+            if (collective && ranks > 2) continue;  // orders of nine loads
+            const Cell cell{.type = type_for(ranks),
+                            .ranks = ranks,
+                            .chunks = chunks,
+                            .frozen = frozen,
+                            .in_flight = in_flight,
+                            .collective = collective,
+                            .set_values = true,
+                            .load_later = true};
+            Exploration exploration(cell);
+            EXPECT_EQ(exploration.run(), "") << cell.name();
+            several += exploration.most_queued() >= 3 * (collective ? ranks : 1) ? 1 : 0;
+          }
+        }
+      }
+    }
+  }
+  EXPECT_GE(several, 10u) << "cells in which each rank that loads has three loads queued";
 }
 
 }  // namespace

@@ -4,6 +4,7 @@ import json
 import math
 import os
 import re
+import signal
 import socket
 import sys
 import time
@@ -16,7 +17,7 @@ DAEMON_FIELDS = {'pid', 'version', 'layout_version', 'uptime_s', 'threads_by_nod
 JOB_FIELDS = {'id', 'ranks', 'chunks', 'chunk_numel', 'waste_ratio', 'host_bytes',
               'host_bytes_per_param', 'steps_done', 'update_mparam_s', 'update_mparam_s_mean',
               'update_fraction_of_bandwidth', 'queue_depth', 'gathers_last_step',
-              'evictions_last_step'}
+              'evictions_last_step', 'waiting'}
 STEP_FIELDS = ['step', 'loss', 'tokens_s', 'step_ms', 'gathers', 'h2d_bytes', 'd2h_bytes',
                'update_mparam_s', 'early_chunks', 'early_hits', 'swing_chunks', 'grad_norm', 'loss_scale',
                'skipped', 'compute_ms', 'h2d_ms', 'd2h_ms', 'update_ms', 'exposed_ms', 'binding',
@@ -59,6 +60,7 @@ class StatusTest(harness.ElixirTest):
         self.assertEqual(len(status['jobs']), 1)
         entry = status['jobs'][0]
         self.assertLessEqual(JOB_FIELDS, entry.keys())
+        self.assertNotIn('sessions', [*status, *entry])  # the same ranks twice
         self.assertEqual(entry['ranks'], 2)
         self.assertEqual(sorted(entry['pids']), sorted(self.processes('train_gpt2')))
         slots = entry['chunks'] * entry['chunk_numel']
@@ -74,6 +76,34 @@ class StatusTest(harness.ElixirTest):
         steps = entry['steps_done']
         wait_until(lambda: self.entry()['steps_done'] > steps + 2, 'steps_done grows')
         self.end(job)
+
+    def assert_waits_for_a_stopped_rank(self, exchange, what):
+        """Rank 1 is stopped in the midst of steps; rank 0 waits for `what`."""
+        job = self.start(self.launch(2, program('train_gpt2')), TINY, ENDLESS, '--exchange', exchange)
+        job.wait_for_text('step 3/')
+        stopped, = self.processes('train_gpt2', RANK='1')
+        stop(stopped)
+
+        def waiting():
+            return next((wait for wait in self.entry()['waiting']
+                         if wait['rank'] == 0 and re.fullmatch(what, wait['for'])), None)
+
+        first = wait_until(waiting, f'rank 0 waits: {what}')
+        wait_until(lambda: (waiting() or first)['since_s'] > first['since_s'] + 1, 'since_s grows')
+        logged = rf"event=waiting job='.*' rank=0 for='{what}' seconds=\d\d$"
+        wait_until(lambda: re.search(logged, self.log(), re.M), 'the log says so')
+        self.assertRegex(self.succeed(program('elixirctl'), 'status').output, f'rank 0 for {what}')
+        steps = self.entry()['steps_done']
+        os.kill(stopped, signal.SIGCONT)
+        wait_until(lambda: self.entry()['steps_done'] > steps + 2, 'it goes on')
+        self.end(job)
+
+    def test_who_waits_for_the_post_of_a_stopped_rank(self):
+        self.assert_waits_for_a_stopped_rank('host', r'step \d+ of rank 1')
+
+    def test_who_waits_for_a_stopped_rank_in_a_collective(self):
+        # Stopped between its last collective of a step and its post, it is the post that is missing.
+        self.assert_waits_for_a_stopped_rank('collective', r'(?:rank 1 in a collective|step \d+ of rank 1)')
 
     def test_a_bandwidth_measured_beside_other_work_is_said(self):
         hogs = [self.start(sys.executable, '-c', 'while True: pass')

@@ -99,6 +99,23 @@ class Failure(fake_gpu.FakeGpuTest):
         self.assert_daemon_is_free(daemon.pid)
         self.stop_elixird(daemon)
 
+    def test_the_status_names_the_rank_that_devices_wait_for(self):
+        daemon = self.start_elixird()
+        trainers = self.start_ranks()
+        trainers[0].wait_for_text('step +3/')
+        harness.stop(trainers[1].pid)
+
+        def waiting():
+            return [wait for job in self.status()['jobs'] for wait in job['waiting'] if wait['rank'] == 0]
+
+        # Stopped between its last collective of a step and its post, it is the post that is missing.
+        told, = harness.wait_until(waiting, 'rank 0 waits')
+        self.assertRegex(told['for'], r'^(rank 1 in a collective|step \d+ of rank 1)$')
+        for trainer in trainers:
+            trainer.signal(signal.SIGKILL)
+            trainer.wait()
+        self.stop_elixird(daemon)
+
     def test_an_error_in_a_collective_is_named_on_all_ranks(self):
         daemon = self.start_elixird()
         for victim, tells_peers in ((0, 1), (1, 0)):

@@ -262,6 +262,43 @@ TEST(MakePlan, GradientsThatMayWaitAreTold) {
   }
 }
 
+// Where the profile has a trained parameter that no operator reads they wait in every pass, and
+// count: in the sum, in the file and in what fits.
+TEST(MakePlan, GradientsThatDoWaitAreCounted) {
+  const ModelProfile used = small_profile();
+  ModelProfile unused = used;
+  unused.params.push_back({.name = "unused", .numel = 64});
+  if (!unused.gradient_after.empty()) unused.gradient_after.push_back(0);
+  Machine machine = a100_server(4);
+  PlanRequest request;
+  for (const Exchange exchange : {Exchange::kHost, Exchange::kCollective}) {
+    request.layout.exchange = exchange;
+    request.layout.gpu_state_share = 0;
+    request.update = UpdateMode::kDeferred;
+    const Plan plan = plan_of(unused, machine, request);
+    const bool waits = exchange == Exchange::kCollective;
+    const uint64_t model_bytes =
+        4 * plan.n_chunks * plan.chunk_numel * element_bytes(plan.type);  // a GPU, padded
+    if (!waits) {
+      EXPECT_EQ(plan.bytes.host_waiting, 0u);
+      continue;
+    }
+    EXPECT_GT(plan.bytes.host_waiting, 0u);
+    EXPECT_LE(plan.bytes.host_waiting, model_bytes);
+    EXPECT_EQ(plan_of(used, machine, request).bytes.host_waiting, 0u);
+    EXPECT_THAT(plan_text(plan),
+                HasSubstr(", gradients that wait " + format_bytes(plan.bytes.host_waiting)));
+    const Plan read = must(plan_from_json(to_json(plan)));
+    EXPECT_EQ(read.bytes.host_waiting, plan.bytes.host_waiting);
+    // As much less memory, and it does not fit.
+    machine.host_memory_bytes = static_cast<uint64_t>(
+        static_cast<double>(plan.bytes.host() - plan.bytes.host_waiting / 2) / kHostShare);
+    EXPECT_TRUE(make_plan(used, machine, request).ok());
+    expect_refused(make_plan(unused, machine, request).status(), Code::kResourceExhausted,
+                   {", gradients that wait "});
+  }
+}
+
 TEST(MakePlan, BadInputIsRefused) {
   const Machine machine = a100_server(1);
   ModelProfile profile = small_profile();

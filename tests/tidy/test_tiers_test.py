@@ -2,6 +2,7 @@
 and a nightly part resumes and writes its row."""
 
 import os
+import re
 import sys
 import tempfile
 import unittest
@@ -132,6 +133,59 @@ class Nightly(unittest.TestCase):
         rooms = set(os.listdir(os.path.join(REPOSITORY, 'tests'))) | {'*'}
         for part in nightly.parts().values():
             self.assertLessEqual(set(part.rooms), rooms)
+
+
+ASKS = re.compile(r'\bevery_case\(\)|\bELIXIR_EVERY_CASE\b|\bNIGHTLY\b')
+IMPORT = re.compile(r'^\s*(?:from|import) .*$', re.M)
+PROGRAM = re.compile(r'\belixir_test\((\w+)\s+SOURCES((?:\s+[\w./]+\.cpp)+)')
+
+
+def asks_for_all_cases(text):
+    return bool(ASKS.search(IMPORT.sub('', text)))
+
+
+def test_files(tree):
+    """A C++ test of ctest -> its sources and what they include of tests/."""
+    found = {}
+    for path in tree.tracked('tests/*/CMakeLists.txt', 'tests/*/*/CMakeLists.txt'):
+        for name, sources in PROGRAM.findall(tree.read(path)):
+            front = [os.path.normpath(os.path.join(os.path.dirname(path), source)) for source in sources.split()]
+            files = set()
+            while front:
+                file = front.pop()
+                if file not in files and file.startswith('tests/') and not file.endswith('/every_case.h'):
+                    files.add(file)
+                    front += tree.includes.get(file, [])
+            found[name] = files
+    return found
+
+
+class AllCases(unittest.TestCase):
+    """What a default run takes a sample of, some part runs whole."""
+
+    def test_what_asks_for_all_cases_has_a_part(self):
+        tree = nightly.figures.Tree()
+        entries = {test['name']: test for test in quick_tests.shown_by_ctest(BUILD)['tests']}
+        files = {name: of for name, of in test_files(tree).items() if name in entries}
+        self.assertGreater(len(files), 30)
+        for name, entry in entries.items():
+            scripts = [os.path.relpath(word, REPOSITORY) for word in entry.get('command', [])
+                       if word.endswith('_test.py')]
+            files.setdefault(name, set()).update(scripts)
+        covered = {file for name, of in files.items() for file in of
+                   if nightly.runs_all_cases(name, quick_tests.properties_of(entries[name]).get('LABELS', []))}
+        asking = {file for of in files.values() for file in of if asks_for_all_cases(tree.read(file))}
+        asking -= {os.path.relpath(os.path.realpath(__file__), REPOSITORY)}  # what is planted below
+        self.assertGreater(len(asking), 20)
+        self.assertEqual(sorted(asking - covered), [], 'no part of scripts/nightly.py runs all cases of these')
+
+    def test_what_has_no_part_is_seen(self):
+        self.assertTrue(asks_for_all_cases('import harness\nfrom harness import program\nif harness.NIGHTLY: pass'))
+        self.assertTrue(asks_for_all_cases('for (int i = 0; i < (every_case() ? 50 : 2); ++i) {'))
+        self.assertFalse(asks_for_all_cases('from harness import NIGHTLY, program\n'))
+        self.assertTrue(nightly.runs_all_cases('client_no_bit_changes_test'))
+        self.assertTrue(nightly.runs_all_cases('fakegpu_collective'))
+        self.assertFalse(nightly.runs_all_cases('fakegpu_planted'))
 
 
 if __name__ == '__main__':
