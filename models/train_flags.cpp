@@ -326,7 +326,8 @@ Status understand_model(const Words& words, TrainOptions& options) {
                  checkpoints.init);
   }
   if (!named && !stored) model.model = kDefaultModel;
-  options.needs_data = !model.config_path.empty() && !checkpoints.resumes();
+  const bool somebodys = !model.config_path.empty() || !checkpoints.init.empty();
+  options.needs_data = somebodys && !checkpoints.resumes();
   const bool short_name = !model.model.empty() && model.model.find('-') == std::string::npos;
   if (short_name) model.model = "gpt2-" + model.model;
   Result<planner::TransformerConfig> config = planner::config_of(model);

@@ -14,7 +14,7 @@ import unittest
 import harness
 from checkpoint_run import (DROPOUT, MODEL, OPTIMIZER, STEPS, TRAIN, Checkpoint, contents, name_of, replace_file,
                             step_names, xxh3)
-from harness import TINY, program, text_of, wait_until
+from harness import TEXT, TINY, program, text_of, wait_until
 
 # Signals within five seconds are one.
 ONE_SIGNAL_S = 5.5
@@ -249,7 +249,8 @@ class Beginnings(Checkpoint):
                 (4, 'it is no checkpoint', ['--resume', none]),
                 (4, 'no config.json', ['--init', none]),
                 (4, 'holds another model (gpt2-nano) than opt-nano', ['--model', 'opt-nano', '--resume', self.at(8)]),
-                (4, 'number of layers is 4 and not 3', ['--model', 'nano', '--layers', '3', '--init', self.at(8)]),
+                (4, 'number of layers is 4 and not 3', ['--model', 'nano', '--layers', '3', *TEXT, '--init', self.at(8)]),
+                (4, 'needs something to be trained on', ['--init', self.at(8)]),
                 (4, 'another model', ['--model', 'llama-nano', *into, '--resume', 'latest']),
                 (2, '--resume latest', into),
                 (2, 'nothing is overwritten', [*into, '--resume', self.at(8)]),
@@ -272,14 +273,14 @@ class Beginnings(Checkpoint):
         os.remove(os.path.join(exported, 'elixir.json'))  # as transformers writes it
         with open(os.path.join(exported, 'tokenizer.json'), 'w', encoding='utf-8') as file:
             file.write('{"mine": 1}')
-        begun = self.train(1, '--init', exported, '--lr', '1e-3', '--checkpoints', self.checkpoints)
+        begun = self.train(1, '--init', exported, *TEXT, '--bytes', '--lr', '1e-3', '--checkpoints', self.checkpoints)
         self.assertIn('step 1/20', begun.output)
         saved = contents(self.at(20))
         self.assertEqual(saved['tokenizer.json'], b'{"mine": 1}')
         self.assertEqual(json.loads(saved['config.json'])['model_type'], 'llama')
         # A checkpoint's weights alone are the same beginning.
         self.train(1, '--model', 'llama-nano', '--checkpoints', self.checkpoints + '-2')
-        other = self.train(1, '--init', os.path.join(self.checkpoints + '-2', name_of(20)))
+        other = self.train(1, '--init', os.path.join(self.checkpoints + '-2', name_of(20)), *TEXT)
         self.assertEqual(other.checksum, begun.checksum)
 
     def test_what_the_models_do_not_compute_is_said_where_weights_are_drawn(self):
@@ -291,7 +292,7 @@ class Beginnings(Checkpoint):
             json.dump(config, file)
         shutil.rmtree(self.checkpoints)
         # The sizes may be taken; that it is another function is said, and kept.
-        drawn = self.saved('--config', path, '--lr', '1e-3')
+        drawn = self.saved('--config', path, *TEXT, '--lr', '1e-3')
         self.assertRegex(drawn.errors, r"config_otherwise .*'activation_function' is \\?\"relu")
         kept = json.loads(text_of(os.path.join(self.at(20), 'config.json')))
         self.assertEqual(kept['activation_function'], 'gelu_new')

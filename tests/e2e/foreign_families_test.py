@@ -61,7 +61,8 @@ class ForeignFamilies(harness.ElixirTest):
                 before = theirs(model)
                 self.assertEqual(self.ours(folder), before)
                 self.succeed(program('elixir-train'), '--init', folder, '--lr', '1e-2', '--steps', '3',
-                             '--warmup-steps', '0', '--batch', '2', '--seq', '32', '--data', data, '--checkpoints',
+                             '--warmup-steps', '0', '--batch', '2', '--seq', '32', '--data', data,
+                             '--tokens-dtype', 'uint16', '--checkpoints',
                              trained, '--threads', '1')
                 opened, told = AutoModelForCausalLM.from_pretrained(os.path.join(trained, 'step-000000003'),
                                                                     output_loading_info=True)

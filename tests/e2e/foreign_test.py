@@ -8,7 +8,7 @@ import re
 import sys
 
 import harness
-from harness import BIN, NIGHTLY, REPOSITORY, TINY, program
+from harness import BIN, NIGHTLY, REPOSITORY, TEXT, TINY, program
 
 VENV = os.path.join(REPOSITORY, 'build', 'foreign_venv')
 PYTHON = os.path.join(VENV, 'bin', 'python')
@@ -209,8 +209,8 @@ class Foreign(harness.ElixirTest):
         tokens = self.tokens(model)
         self.assert_logits_are(model, folder, tokens)
         runs = self.path('runs')
-        self.succeed(self.launch(1, program('elixir-train')), TINY, '--init', folder, '--steps', '10', '--lr', '1e-4',
-                     '--checkpoints', runs, limit_s=600)
+        self.succeed(self.launch(1, program('elixir-train')), TINY, TEXT, '--bytes', '--init', folder, '--steps',
+                     '10', '--lr', '1e-4', '--checkpoints', runs, limit_s=600)
         checkpoint = os.path.join(runs, 'step-000000010')
         trained = AutoModelForCausalLM.from_pretrained(checkpoint)
         self.assertNotEqual(bits(trained.transformer.wte.weight.detach()),

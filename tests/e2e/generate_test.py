@@ -9,7 +9,7 @@ import unittest
 
 import harness
 from checkpoint_run import DROPOUT, Checkpoint
-from harness import program
+from harness import TEXT, program
 
 class Samples(Checkpoint):
     def test_samples_disturb_nothing(self):
@@ -69,7 +69,7 @@ class Generate(Checkpoint):
             json.dump({'model_type': 'qwen2', 'vocab_size': 300, 'hidden_size': 32, 'intermediate_size': 64,
                        'num_hidden_layers': 2, 'num_attention_heads': 4, 'num_key_value_heads': 2,
                        'max_position_embeddings': 64, 'tie_word_embeddings': True}, file)
-        self.saved('--config', config, '--lr', '1e-3')
+        self.saved('--config', config, *TEXT, '--bytes', '--lr', '1e-3')
         output = self.generate(self.at(20), '--tokens', '1,299,3', '--length', '4')
         self.assertRegex(output, r'^1,299,3(,\d+){4}\n$')
         for exit_code, text, arguments in (

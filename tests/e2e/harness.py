@@ -30,6 +30,8 @@ NIGHTLY = 'ELIXIR_EVERY_CASE' in os.environ  # all of what CI takes a sample of
 
 # A training of a fraction of a second; nano has 3.26 M parameters.
 TINY = ['--batch', '1', '--seq', '32', '--threads', '1']
+# For models of --init and --config, which have no default text.
+TEXT = ['--data', os.path.join(REPOSITORY, 'docs', 'training.md')]
 # One that a test ends itself.
 ENDLESS = ['--steps', '1000000', '--log-every', '1']
 

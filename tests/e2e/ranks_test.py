@@ -4,7 +4,7 @@ import os
 import re
 
 import harness
-from harness import TINY, program
+from harness import TEXT, TINY, program
 
 TIMED_OUT = 10
 TWO_OPTIMIZERS = os.path.join(harness.BIN, '..', 'tests', 'two_optimizers')
@@ -59,7 +59,7 @@ class Ranks(harness.ElixirTest):
         for ranks, chunks, exchange in cells:
             # Half of all cells: each two of the four things meet in each way.
             init = not (ranks == 3) ^ (chunks is default) ^ (exchange == 'collective')
-            how = ['--init', export] if init else ['--resume', os.path.join(saved, 'step-000000002')]
+            how = ['--init', export, *TEXT] if init else ['--resume', os.path.join(saved, 'step-000000002')]
             with self.subTest(ranks=ranks, chunks=chunks, exchange=exchange, how=how[0]):
                 finished = self.succeed(
                     self.launch(ranks, program('elixir-train')), [] if init else TINY, how, chunks,
