@@ -2,14 +2,13 @@
 
 #include <c10/util/SmallVector.h>
 
-#include <chrono>
+#include <algorithm>
 
 #include "base/check.h"
 
 namespace elixir {
 namespace {
 
-constexpr std::chrono::seconds kPatience(10);
 constexpr unsigned kInlineGates = 4;  // more allocate
 thread_local c10::SmallVector<OperatorGate::Inside, kInlineGates> insides;
 
@@ -27,16 +26,24 @@ OperatorGate::Inside& OperatorGate::of_thread() const {
   return insides.back();
 }
 
-void OperatorGate::pass(MutexLock& lock) {
-  if (!closed() || !of_thread().nothing()) return;
+bool OperatorGate::may_begin(Kind kind) const {
+  return !closed() || !of_thread().nothing() || (kind == Kind::kOperator && scopes_ > 0);
+}
+
+void OperatorGate::pass(Kind kind, MutexLock& lock) {
+  if (may_begin(kind)) return;
   ++waiting_;
+  const std::chrono::nanoseconds mine = patience_;
   uint64_t ended = ended_;
-  auto patience = std::chrono::steady_clock::now() + kPatience;
-  while (closed()) {
-    if (opened_.wait_until(lock, patience)) continue;
-    if (ended == ended_ && operators_ > 0) break;
+  auto until = std::chrono::steady_clock::now() + mine;
+  while (!may_begin(kind)) {
+    if (opened_.wait_until(lock, until)) continue;
+    if (ended == ended_ && operators_ + scopes_ > 0) {
+      if (scopes_ > 0) patience_ = std::max(patience_, 2 * mine);
+      break;
+    }
     ended = ended_;
-    patience = std::chrono::steady_clock::now() + kPatience;
+    until = std::chrono::steady_clock::now() + mine;
   }
   --waiting_;
 }
@@ -48,8 +55,8 @@ void OperatorGate::begin_operator() {
 
 // Torch may end one in another thread than it began in.
 void OperatorGate::end(uint32_t& running, uint32_t& own) {
+  if (scopes_ == 0 || &running == &scopes_) ++ended_;
   --running;
-  ++ended_;
   if (own > 0) --own;
   if (operators_ + scopes_ == 0) none_.notify_all();
 }
@@ -57,7 +64,7 @@ void OperatorGate::end(uint32_t& running, uint32_t& own) {
 void OperatorGate::end_operator() { end(operators_, of_thread().operators); }
 
 void OperatorGate::begin_scope() {
-  ++scopes_;
+  if (++scopes_ == 1 && waiting_ > 0) opened_.notify_all();  // in an operator, or after patience
   ++of_thread().scopes;
 }
 
@@ -75,7 +82,9 @@ void OperatorGate::await_none(MutexLock& lock) {
 
 void OperatorGate::open(const MutexLock&) {
   --of_thread().calls;
-  if (calls_.fetch_sub(1, std::memory_order_relaxed) == 1) opened_.notify_all();
+  if (calls_.fetch_sub(1, std::memory_order_relaxed) > 1) return;
+  patience_ = first_patience_;
+  opened_.notify_all();
 }
 
 }  // namespace elixir
