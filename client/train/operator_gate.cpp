@@ -14,15 +14,20 @@ thread_local c10::SmallVector<OperatorGate::Inside, kInlineGates> insides;
 
 }  // namespace
 
+uint64_t OperatorGate::next_number() {
+  static std::atomic<uint64_t> last = 0;
+  return last.fetch_add(1, std::memory_order_relaxed) + 1;  // orders nothing
+}
+
 OperatorGate::Inside& OperatorGate::of_thread() const {
   for (Inside& inside : insides) {
-    if (inside.gate == this) return inside;
+    if (inside.gate == number_) return inside;
   }
   // The place of one that this thread is inside of no more, if there is any.
   for (Inside& inside : insides) {
-    if (inside.nothing()) return inside = {this};
+    if (inside.nothing()) return inside = {number_};
   }
-  insides.push_back({this});
+  insides.push_back({number_});
   return insides.back();
 }
 

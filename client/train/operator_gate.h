@@ -28,7 +28,7 @@ class OperatorGate {
 
   // Operators and scopes of this thread.
   struct Inside {
-    const OperatorGate* gate = nullptr;
+    uint64_t gate = 0;  // its number; an address may be that of a gate before
     uint32_t operators = 0, scopes = 0, calls = 0;
 
     bool nothing() const { return operators + scopes + calls == 0; }
@@ -60,11 +60,13 @@ class OperatorGate {
   std::chrono::nanoseconds patience() const { return patience_; }
 
  private:
+  static uint64_t next_number();
   Inside& of_thread() const;
   void end(uint32_t& running, uint32_t& own);
   bool closed() const { return calls_.load(std::memory_order_relaxed) > 0; }
   bool may_begin(Kind kind) const;
 
+  const uint64_t number_ = next_number();
   const std::chrono::nanoseconds first_patience_;
   std::chrono::nanoseconds patience_;
   // Relaxed: the mutex orders what follows from it.

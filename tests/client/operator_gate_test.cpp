@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <functional>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -182,6 +183,15 @@ TEST_F(OperatorGateTest, IsClosedUntilTheLastCallOpensIt) {
     gate_.open(lock);
   }
   await([&] { return begun_ == 2; });
+}
+
+// A scope may outlive its optimizer, and the next optimizer lie where that one was.
+TEST_F(OperatorGateTest, AGateWhereAnotherWasHasNoneOfItsScopes) {
+  std::optional<OperatorGate> gate;
+  gate.emplace();
+  gate->begin_scope();
+  gate.emplace();
+  EXPECT_TRUE(gate->inside().nothing());
 }
 
 TEST_F(OperatorGateTest, EachGateHasItsOwnOperators) {
