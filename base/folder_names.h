@@ -8,13 +8,13 @@
 
 namespace elixir {
 
-// The names in a folder without "." and "..", in no order. Empty, and errno says why, where the
-// folder cannot be opened or read.
+// Returns the names in a folder without "." and "..", in no order. If the folder cannot be opened
+// or read, returns nothing, and errno says why.
 //
-// elixird uses this and not std::filesystem::directory_iterator: libstdc++ allocates in functions
-// of it that are noexcept, so that a lack of memory there ends the process.
+// elixird calls this instead of std::filesystem::directory_iterator, because noexcept functions of
+// that iterator allocate in libstdc++: a lack of memory there would end the process.
 std::optional<std::vector<std::string>> folder_names(const std::string& path);
-// The same of an open folder. Its reading position is used.
+// Lists an open folder, from its reading position on, and closes it.
 std::optional<std::vector<std::string>> folder_names(UniqueFd folder);
 
 }  // namespace elixir

@@ -268,10 +268,11 @@ class ELIXIR_PUBLIC Gathered {
   std::unique_ptr<Pins> pins_;
 };
 
-// Holds one step for the operators of this thread while it lives: step(), and other calls that wait
-// for operators, wait for its end. Without it, a pass beside another thread's step() may read some
-// chunks after one step and others after the next. Do not call step() in the same thread while it
-// lives.
+// Holds one step while it lives: step(), and what else waits for operators, waits for its end.
+// Until then operators of any thread read the weights of that step. Without a scope, a pass that
+// runs beside step() in another thread may read some chunks after one step and others after the
+// next. step() in the scope's thread is an error. In a thread that the scope waits for, it never
+// returns.
 class ELIXIR_PUBLIC Consistent {
  public:
   explicit Consistent(const Optimizer& optimizer);

@@ -66,7 +66,7 @@ Finding examine_numa(const std::string& root) {
   std::vector<std::string> nodes;
   for (const std::string& name : folder_names(folder).value_or(std::vector<std::string>())) {
     if (!is_node(name)) continue;
-    const std::string path = folder + "/" + name;
+    const std::string path = fmt::format("{}/{}", folder, name);
     nodes.push_back(fmt::format("{}: processors {}, {}", name.substr(4),
                                 first_word(path + "/cpulist"), format_bytes(node_bytes(path))));
   }

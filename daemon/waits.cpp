@@ -58,9 +58,9 @@ std::vector<uint32_t> without_swing_update(const Job& job, const Session& sessio
   for (uint32_t chunk = swings.first(); chunk < swings.end(); ++chunk) {
     if (swings.is_open(chunk)) late |= swings.missing(chunk);
   }
+  // elixird makes those of ranks that are gone.
   return ranks_that(job, session, [&](const Session& other) {
-    return (late >> other.local_rank & 1) != 0 &&
-           other.socket >= 0;  // elixird makes those of others
+    return (late >> other.local_rank & 1) != 0 && other.socket >= 0;
   });
 }
 

@@ -106,7 +106,7 @@ std::vector<RuntimeFolder> launch_folders(const std::string& parent) {
   const std::optional<std::vector<std::string>> names = folder_names(parent);
   for (const std::string& name : names.value_or(std::vector<std::string>())) {
     if (!name.starts_with(kLaunchPrefix)) continue;
-    std::string path = parent + "/" + name;
+    std::string path = fmt::format("{}/{}", parent, name);
     found.emplace_back(std::filesystem::last_write_time(path, ignored), std::move(path));
   }
   std::sort(found.begin(), found.end(), std::greater<>());

@@ -209,7 +209,7 @@ void StepControl::set_scale_state(const ScaleState& state) {
 
 void StepControl::set_updates(std::vector<uint64_t> updates) {
   updates_ = std::move(updates);
-  device_updates_.emplace(static_cast<uint32_t>(updates_.size()));
+  device_updates_.emplace(static_cast<uint32_t>(updates_.size()), shm::kMaxParamGroups);
   for (uint32_t i = 0; i < updates_.size(); ++i) device_updates_->set_updates(i, updates_[i]);
 }
 

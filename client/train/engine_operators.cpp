@@ -118,7 +118,7 @@ Engine::ClosedGate::~ClosedGate() {
 void Engine::begin_scope() {
   throw_in_child("elixir::consistent()");
   MutexLock lock(mutex_);
-  gate_.pass(lock);
+  gate_.pass(OperatorGate::Kind::kScope, lock);
   gate_.begin_scope();
 }
 
@@ -168,7 +168,7 @@ bool Engine::acquire_all(std::span<const uint32_t> chunks) {
 
 void Engine::pin(std::span<const uint32_t> chunks, const char* operator_name, MutexLock& lock) {
   for (;;) {
-    gate_.pass(lock);
+    gate_.pass(OperatorGate::Kind::kOperator, lock);
     throw_if_failed();
     // After each sleep: another thread's stream may have had the device meanwhile.
     device_->begin_operator(operator_name);

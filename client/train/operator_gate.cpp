@@ -2,41 +2,53 @@
 
 #include <c10/util/SmallVector.h>
 
-#include <chrono>
+#include <algorithm>
 
 #include "base/check.h"
 
 namespace elixir {
 namespace {
 
-constexpr std::chrono::seconds kPatience(10);
 constexpr unsigned kInlineGates = 4;  // more allocate
 thread_local c10::SmallVector<OperatorGate::Inside, kInlineGates> insides;
 
 }  // namespace
 
+uint64_t OperatorGate::next_number() {
+  static std::atomic<uint64_t> last = 0;
+  return last.fetch_add(1, std::memory_order_relaxed) + 1;  // orders nothing
+}
+
 OperatorGate::Inside& OperatorGate::of_thread() const {
   for (Inside& inside : insides) {
-    if (inside.gate == this) return inside;
+    if (inside.gate == number_) return inside;
   }
   // The place of one that this thread is inside of no more, if there is any.
   for (Inside& inside : insides) {
-    if (inside.nothing()) return inside = {this};
+    if (inside.nothing()) return inside = {number_};
   }
-  insides.push_back({this});
+  insides.push_back({number_});
   return insides.back();
 }
 
-void OperatorGate::pass(MutexLock& lock) {
-  if (!closed() || !of_thread().nothing()) return;
+bool OperatorGate::may_begin(Kind kind) const {
+  return !closed() || !of_thread().nothing() || (kind == Kind::kOperator && scopes_ > 0);
+}
+
+void OperatorGate::pass(Kind kind, MutexLock& lock) {
+  if (may_begin(kind)) return;
   ++waiting_;
+  const std::chrono::nanoseconds mine = patience_;
   uint64_t ended = ended_;
-  auto patience = std::chrono::steady_clock::now() + kPatience;
-  while (closed()) {
-    if (opened_.wait_until(lock, patience)) continue;
-    if (ended == ended_ && operators_ > 0) break;
+  auto until = std::chrono::steady_clock::now() + mine;
+  while (!may_begin(kind)) {
+    if (opened_.wait_until(lock, until)) continue;
+    if (ended == ended_ && operators_ + scopes_ > 0) {
+      if (scopes_ > 0) patience_ = std::max(patience_, 2 * mine);
+      break;
+    }
     ended = ended_;
-    patience = std::chrono::steady_clock::now() + kPatience;
+    until = std::chrono::steady_clock::now() + mine;
   }
   --waiting_;
 }
@@ -48,8 +60,8 @@ void OperatorGate::begin_operator() {
 
 // Torch may end one in another thread than it began in.
 void OperatorGate::end(uint32_t& running, uint32_t& own) {
+  if (scopes_ == 0 || &running == &scopes_) ++ended_;
   --running;
-  ++ended_;
   if (own > 0) --own;
   if (operators_ + scopes_ == 0) none_.notify_all();
 }
@@ -57,7 +69,7 @@ void OperatorGate::end(uint32_t& running, uint32_t& own) {
 void OperatorGate::end_operator() { end(operators_, of_thread().operators); }
 
 void OperatorGate::begin_scope() {
-  ++scopes_;
+  if (++scopes_ == 1 && waiting_ > 0) opened_.notify_all();  // in an operator, or after patience
   ++of_thread().scopes;
 }
 
@@ -75,7 +87,9 @@ void OperatorGate::await_none(MutexLock& lock) {
 
 void OperatorGate::open(const MutexLock&) {
   --of_thread().calls;
-  if (calls_.fetch_sub(1, std::memory_order_relaxed) == 1) opened_.notify_all();
+  if (calls_.fetch_sub(1, std::memory_order_relaxed) > 1) return;
+  patience_ = first_patience_;
+  opened_.notify_all();
 }
 
 }  // namespace elixir

@@ -1,34 +1,46 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 
 #include "base/mutex.h"
 
 namespace elixir {
 
-// Decides who may use the state of an engine. Operators of any thread may, several at a time;
-// step() and other calls may only while no operator runs. With many evaluating threads there may
-// never be such a moment, so a call has priority: from close() to open() no operator begins.
-// Threads inside an operator or a scope (elixir::consistent()) are exempt, and the call waits for
-// their end.
+// Who may use what an engine holds: operators of any thread, several at a time; step() and other
+// calls only while no operator runs. Among many evaluating threads there may never be such a
+// moment, so a call that asks comes first. From close() to open() the gate is closed. The call
+// waits for the operators that run and for the scopes (elixir::consistent()) that are held.
 //
-// Used under the engine's mutex. Functions that take a lock release it while they wait.
+// Three kinds of thread begin operators and scopes although the gate is closed:
+//   one that is inside of an operator or a scope already;
+//   any, operators alone, while a scope is held: a scope's threads cannot be told from others, and
+//   the call waits for the scope anyway;
+//   one that has waited for `patience` while nothing ended: what is held may wait for this thread.
+// While a scope is held, each of the last kind doubles the patience of those that come later, until
+// the gate opens. So each scope begins at some time, and so does the call.
+//
+// Under the engine's mutex, which each function that takes a lock releases while it waits.
 class OperatorGate {
  public:
+  enum class Kind { kOperator, kScope };
+
   // Operators and scopes of this thread.
   struct Inside {
-    const OperatorGate* gate = nullptr;
+    uint64_t gate = 0;  // its number; an address may be that of a gate before
     uint32_t operators = 0, scopes = 0, calls = 0;
 
     bool nothing() const { return operators + scopes + calls == 0; }
   };
+
+  explicit OperatorGate(std::chrono::nanoseconds patience = std::chrono::seconds(10))
+      : first_patience_(patience), patience_(patience) {}
+
   const Inside& inside() const { return of_thread(); }
 
-  // Call it before an operator or a scope of this thread begins: it waits while the gate is closed.
-  // An operator may wait for another thread's operator that waits here. So a waiter may pass after
-  // ten seconds in which no operator has ended.
-  void pass(MutexLock& lock);
+  // Before an operator or a scope of this thread begins: waits until it may.
+  void pass(Kind kind, MutexLock& lock);
   void begin_operator();
   void end_operator();
   void begin_scope();
@@ -44,16 +56,23 @@ class OperatorGate {
 
   // Threads that wait in pass().
   uint32_t waiting() const { return waiting_; }
+  // Of a thread that comes now.
+  std::chrono::nanoseconds patience() const { return patience_; }
 
  private:
+  static uint64_t next_number();
   Inside& of_thread() const;
   void end(uint32_t& running, uint32_t& own);
   bool closed() const { return calls_.load(std::memory_order_relaxed) > 0; }
+  bool may_begin(Kind kind) const;
 
+  const uint64_t number_ = next_number();
+  const std::chrono::nanoseconds first_patience_;
+  std::chrono::nanoseconds patience_;
   // Relaxed: the mutex orders what follows from it.
   std::atomic<uint32_t> calls_ = 0;
   uint32_t operators_ = 0, scopes_ = 0, waiting_ = 0;
-  uint64_t ended_ = 0;
+  uint64_t ended_ = 0;  // operators and scopes; while a scope is held, scopes alone
   CondVar opened_, none_;
 };
 

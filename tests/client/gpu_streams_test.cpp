@@ -6,17 +6,22 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <dlfcn.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <atomic>
+#include <optional>
 #include <thread>
 #include <vector>
 
 #include "base/throw_error.h"
 #include "client/elixir.h"
 #include "client/torch_device/cuda_library.h"
+#include "tests/client/first_operator.h"
 #include "tests/client/small_training.h"
 #include "tests/client/with_elixird.h"
 #include "tests/support/matchers.h"
+#include "tests/support/patience.h"
+#include "tests/support/thrown.h"
 
 namespace elixir::test {
 namespace {
@@ -56,11 +61,54 @@ class GpuStreams : public WithElixird {
   }
 };
 
-// Each layer in a block that a thread before may have filled, with no block to spare: who waits for
-// one finds another stream in its place.
+// Thread 1 waits for a block. Thread 0 brings its chunk in, in another stream, and thread 2 keeps
+// thread 1 back until then: it finds the chunk there, and its stream has waited for nothing.
+TEST_F(GpuStreams, WhoWaitedForABlockFindsWhatAnotherStreamBrought) {
+  Stack model(kThreads);
+  AdamW optimizer(model, AdamWOptions{}, options_of(/*blocks=*/2));
+  const at::Tensor x = optimizer.to_device(at::ones({4, kLayerSide}));
+  std::atomic<bool> full = false, calls = false, called = false, read = false;
+  std::atomic<pid_t> reader = 0, caller = 0;
+  const auto wait_for = [](const std::atomic<bool>& flag) {
+    EXPECT_TRUE(eventually([&] { return flag.load(); }));
+  };
+  const auto wait_for_sleep = [](const std::atomic<pid_t>& thread) {
+    EXPECT_TRUE(eventually([&] { return thread != 0 && asleep(thread); }));
+  };
+  at::Tensor y;
+  in_streams([&](int thread) {
+    if (thread == 0) {
+      std::optional<Gathered> gathered_here = gathered({model.layers[0]->weight});
+      const FirstOperator holds([&] {
+        full = true;
+        wait_for_sleep(reader);
+        calls = true;
+        wait_for_sleep(caller);
+        gathered_here.reset();
+        gathered_here.emplace(gathered({model.layers[2]->weight}));
+      });
+      (void)model.layers[1](x);
+      wait_for(called);
+      wait_for(read);
+    } else if (thread == 1) {
+      wait_for(full);
+      reader = gettid();
+      y = model.layers[2](x);
+      read = true;
+    } else {
+      wait_for(calls);
+      caller = gettid();
+      expect_thrown(Code::kInvalidArgument, {"elixir::gathered()"}, [&] { optimizer.step(); });
+      called = true;
+    }
+  });
+  EXPECT_TRUE(at::equal(y.cpu(), model.layers[2](x).cpu()));
+}
+
+// Each layer in a block that a thread before may have filled, and a block fewer than threads.
 TEST_F(GpuStreams, EvaluationsWhoseBlocksRunOutAreInOrder) {
   Stack model(kLayers);
-  AdamW optimizer(model, AdamWOptions{}, options_of(kThreads));
+  AdamW optimizer(model, AdamWOptions{}, options_of(kThreads - 1));
   const at::Tensor x = optimizer.to_device(at::ones({4, kLayerSide}));
   const at::Tensor expected = model.forward(x, in_order()).detach().cpu();
   in_streams([&](int) {

@@ -3,8 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <atomic>
+#include <initializer_list>
 #include <memory>
+#include <ostream>
 #include <string_view>
 
 #include "client/device/host_device.h"
@@ -26,8 +30,23 @@ struct PassesCase {
   shm::Exchange exchange = shm::Exchange::kHost;
   ComputeType type = ComputeType::kFp32;
   uint32_t ranks = 2;
-  int passes = 2;
+  int passes = 2;      // of rank 0
+  int fewer_each = 0;  // of each rank than of the one before; at least one is left
+  UpdateMode update = UpdateMode::kDeferred;
+  uint32_t swing_stride = 0;
+
+  int passes_of(uint32_t rank) const {
+    return std::max(1, passes - fewer_each * static_cast<int>(rank));
+  }
 };
+
+std::ostream& operator<<(std::ostream& out, const PassesCase& of) {
+  return out << shm::exchange_name(of.exchange) << ", "
+             << (of.type == ComputeType::kFp32 ? "FP32, " : "BF16, ") << of.ranks << " ranks, "
+             << of.passes << " passes, " << of.fewer_each << " fewer each, "
+             << (of.update == UpdateMode::kEarly ? "early, " : "deferred, ") << "swing stride "
+             << of.swing_stride;
+}
 
 // All ranks run all layers, as the collective exchange wants it; what has no part in the loss has
 // no gradient.
@@ -44,44 +63,104 @@ at::Tensor loss_of(Stack& model, at::ScalarType dtype, uint32_t rank, int64_t st
   return loss;
 }
 
-uint64_t hash_of(const PassesCase& of, uint64_t chunk_numel) {
+struct Trained {
   uint64_t hash = 0;
+  uint64_t early_chunks = 0, swing_chunks = 0;  // of the steps that rank 0 was told of
+};
+
+Trained train(const PassesCase& of, uint64_t chunk_numel) {
+  Trained trained;
   run_ranks(of.ranks, [&](const LaunchEnvironment& environment) {
     Stack model(kParts);
     Options options;
     options.dtype = of.type;
     options.environment = environment;
-    options.layout = {.chunk_numel = chunk_numel, .rcache_blocks = 64, .exchange = of.exchange};
+    options.update = of.update;
+    options.layout = {.chunk_numel = chunk_numel,
+                      .rcache_blocks = 64,
+                      .long_blocks = chunk_numel < kLayerNumel ? kParts : 0u,
+                      .exchange = of.exchange,
+                      .swing_stride = of.swing_stride};
+    // A chunk is early when the passes that were announced have come.
+    if (of.update == UpdateMode::kEarly) options.accumulate = static_cast<uint32_t>(of.passes);
     AdamW optimizer(model, AdamWOptions{.lr = 1e-2}, options);
     const at::ScalarType dtype = of.type == ComputeType::kFp32 ? at::kFloat : at::kBFloat16;
     for (int64_t step = 0; step < kSteps; ++step) {
       optimizer.zero_grad();
-      for (int pass = 0; pass < of.passes; ++pass) {
+      for (int pass = 0; pass < of.passes_of(environment.rank); ++pass) {
         loss_of(model, dtype, environment.rank, step, pass).backward();
       }
       optimizer.step();
+      optimizer.synchronize();
+      if (environment.rank != 0) continue;
+      trained.early_chunks += optimizer.stats().early_chunks;
+      trained.swing_chunks += optimizer.stats().swing_chunks;
     }
     const uint64_t mine = optimizer.weights_xxh64();
-    if (environment.rank == 0) hash = mine;
+    if (environment.rank == 0) trained.hash = mine;
   });
-  return hash;
+  return trained;
 }
 
-class OtherParameters : public WithElixird {};
+class OtherParameters : public WithElixird {
+ protected:
+  // Chunks of these lengths, and of one parameter each, give one hash.
+  static void expect_one_hash(const PassesCase& of, std::initializer_list<size_t> lengths) {
+    SCOPED_TRACE(of);
+    constexpr std::array<uint64_t, 4> kHalves = {1, 4, 6, 12};  // of a parameter
+    const Trained first = train(of, kLayerNumel);
+    EXPECT_EQ(first.early_chunks > 0, of.update == UpdateMode::kEarly);
+    EXPECT_EQ(first.swing_chunks > 0, of.swing_stride > 0);
+    for (const size_t length : lengths) {
+      const uint64_t halves = kHalves[length % kHalves.size()];
+      EXPECT_EQ(train(of, halves * kLayerNumel / 2).hash, first.hash)
+          << "chunks of " << halves << " halves of a parameter";
+    }
+  }
+};
 
+// Each number of passes meets each length.
 TEST_F(OtherParameters, TheChunkLengthChangesNoBit) {
+  size_t number = 0;
   for (const shm::Exchange exchange : {shm::Exchange::kHost, shm::Exchange::kCollective}) {
     for (const ComputeType type : {ComputeType::kFp32, ComputeType::kBf16}) {
       for (const uint32_t ranks : {2u, 3u}) {
-        for (const int passes : {2, 3, 5}) {
-          const PassesCase of{exchange, type, ranks, passes};
-          const uint64_t first = hash_of(of, kLayerNumel);
-          for (const uint64_t layers : {2u, 3u, 6u}) {
-            EXPECT_EQ(hash_of(of, layers * kLayerNumel), first)
-                << shm::exchange_name(exchange) << ", " << ranks << " ranks, " << passes
-                << " passes, chunks of " << layers << " parameters";
-          }
+        for (const int passes : {2, 3, 4, 5}) {
+          expect_one_hash({exchange, type, ranks, passes}, {number + number / 4});
+          ++number;
         }
+      }
+    }
+  }
+}
+
+TEST_F(OtherParameters, NorWhereRanksMakeDifferentNumbersOfPasses) {
+  size_t number = 0;
+  for (const shm::Exchange exchange : {shm::Exchange::kHost, shm::Exchange::kCollective}) {
+    for (const uint32_t ranks : {2u, 3u}) {
+      for (const int fewer_each : {1, 2}) {
+        const ComputeType type = fewer_each == 1 ? ComputeType::kFp32 : ComputeType::kBf16;
+        expect_one_hash({exchange, type, ranks, 4, fewer_each}, {number, number + 1});
+        ++number;
+      }
+    }
+  }
+}
+
+TEST_F(OtherParameters, NorWhereUpdatesAreEarlyOrSwing) {
+  size_t number = 0;
+  for (const shm::Exchange exchange : {shm::Exchange::kHost, shm::Exchange::kCollective}) {
+    for (const UpdateMode update : {UpdateMode::kEarly, UpdateMode::kDeferred}) {
+      for (const uint32_t swing_stride : {0u, 2u}) {
+        if (update == UpdateMode::kDeferred && swing_stride == 0) continue;
+        const ComputeType type = swing_stride == 0 ? ComputeType::kBf16 : ComputeType::kFp32;
+        expect_one_hash({.exchange = exchange,
+                         .type = type,
+                         .passes = 3,
+                         .update = update,
+                         .swing_stride = swing_stride},
+                        {number, number + 1});
+        ++number;
       }
     }
   }
