@@ -65,6 +65,10 @@ function(elixir_program name)
     elixir_precompile(${name} ${arg_PRECOMPILED})
   endif()
   install(TARGETS ${name} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+  if(NOT TARGET elixir_programs)
+    add_custom_target(elixir_programs)
+  endif()
+  add_dependencies(elixir_programs ${name})
 endfunction()
 
 # elixir_bench(NAME SOURCES... LINK deps... [PRECOMPILED set]): lands in bench/.

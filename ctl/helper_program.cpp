@@ -1,6 +1,7 @@
 #include "ctl/helper_program.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -12,11 +13,28 @@
 
 namespace elixir::ctl {
 
+namespace {
+
+std::string how_to_get(const std::string& name, const std::string& folder) {
+  if (!ELIXIR_WITH_TORCH) {
+    return "this build has no LibTorch: build with ELIXIR_WITH_TORCH=ON";
+  }
+  const std::string build = folder.substr(0, folder.rfind('/'));
+  if (::access((build + "/CMakeCache.txt").c_str(), F_OK) == 0) {
+    return fmt::format("build it: cmake --build {} --target {}", build, name);
+  }
+  return fmt::format("install elixirctl and {} into one folder", name);
+}
+
+}  // namespace
+
 Result<HelperRun> run_helper_program(const std::string& name, std::vector<std::string> arguments,
-                                     const std::string& remedy, int stderr_fd) {
-  const std::string program = program_folder() + "/" + name;
+                                     const std::string& purpose, int stderr_fd) {
+  const std::string folder = program_folder();
+  const std::string program = folder + "/" + name;
   if (::access(program.c_str(), X_OK) != 0) {
-    return error(Code::kUnavailable, "{} is not there {}", program, remedy);
+    return error(Code::kUnavailable, "there is no {}, which {}; {}", program, purpose,
+                 how_to_get(name, folder));
   }
   arguments.insert(arguments.begin(), program);
   int ends[2];

@@ -13,10 +13,11 @@ struct HelperRun {
   std::string output;
 };
 
-// Runs `name` with these arguments and reads its standard output to the end; standard error goes to
-// `stderr_fd`, -1: where this program's goes. kUnavailable with `remedy` where it is not there,
-// kInternal where a signal ended it.
+// Runs `name` with these arguments and reads its standard output to the end. Standard error goes to
+// `stderr_fd`, or, if that is -1, where this program's goes. `purpose` says in an error what the
+// program is for: "measures". Returns kUnavailable with a remedy if there is no such program, and
+// kInternal if a signal ended it.
 Result<HelperRun> run_helper_program(const std::string& name, std::vector<std::string> arguments,
-                                     const std::string& remedy, int stderr_fd = -1);
+                                     const std::string& purpose, int stderr_fd = -1);
 
 }  // namespace elixir::ctl

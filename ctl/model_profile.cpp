@@ -43,9 +43,7 @@ Result<std::string> profile_json_of_model(const ModelProfileRequest& request) {
   if (!failure_file.valid()) return errno_status(Code::kInternal, "a memory file");
   const Result<HelperRun> run = run_helper_program(
       "elixir-profile", arguments_of(request),
-      "to profile with; build with ELIXIR_WITH_TORCH=ON, install elixirctl and elixir-profile into "
-      "one folder, or give a profile: --profile FILE",
-      failure_file.get());
+      "profiles models (a profile of before is as good: --profile FILE)", failure_file.get());
   if (!run.ok()) return run.status();
   if (run->exit_code != 0) {
     ::lseek(failure_file.get(), 0, SEEK_SET);

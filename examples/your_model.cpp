@@ -24,7 +24,7 @@ int main() try {
   double loss_value = 0;
   for (int step = 0; step < 200; ++step) {
     const torch::Tensor x = torch::randn({32, 64});
-    const torch::Tensor target = x.sum(1, /*keepdim=*/true).sin();
+    const torch::Tensor target = (x.sum(1, /*keepdim=*/true) / 8).sin();
     optimizer.zero_grad();
     const torch::Tensor loss = torch::mse_loss(model->forward(x), target);
     loss.backward();

@@ -73,13 +73,32 @@ Status TokenData::fill(int64_t step, int64_t first_row, std::span<int64_t> input
   ELIXIR_CHECK(inputs.size() == targets.size() && inputs.size() % seq == 0,
                "{} inputs and {} targets for rows of {}", inputs.size(), targets.size(), seq);
   for (size_t row = 0; row * seq < inputs.size(); ++row) {
-    const int64_t start = sequence_start(options_.seed, step, first_row + static_cast<int64_t>(row),
-                                         tokens() - options_.seq);
-    const Row& labels = options_.labels.empty() ? tokens_of_ : labels_of_;
+    int64_t start = sequence_start(options_.seed, step, first_row + static_cast<int64_t>(row),
+                                   tokens() - options_.seq);
+    ELIXIR_RETURN_IF_ERROR(fill_targets(&start, targets.subspan(row * seq, seq)));
     ELIXIR_RETURN_IF_ERROR(tokens_of_.read(start, inputs.subspan(row * seq, seq)));
-    ELIXIR_RETURN_IF_ERROR(labels.read(start + 1, targets.subspan(row * seq, seq)));
   }
   return {};
+}
+
+Status TokenData::fill_targets(int64_t* start, std::span<int64_t> targets) const {
+  if (options_.labels.empty()) return tokens_of_.read(*start + 1, targets);
+  const int64_t last = tokens() - options_.seq - 1;
+  const int64_t first_try = *start;
+  bool wrapped = false;
+  for (;;) {
+    ELIXIR_RETURN_IF_ERROR(labels_of_.read(*start + 1, targets));
+    const bool learns = std::any_of(targets.begin(), targets.end(),
+                                    [](int64_t label) { return label != kMaskedLabel; });
+    if (learns) return {};
+    if (wrapped && *start >= first_try) {
+      return error(Code::kBadInput,
+                   "--labels {}: every label is masked (-100), so there is nothing to learn",
+                   options_.labels.front());
+    }
+    wrapped = wrapped || *start == last;
+    *start = *start == last ? 0 : std::min(*start + options_.seq, last);
+  }
 }
 
 Status TokenData::Row::read(int64_t begin, std::span<int64_t> out) const {

@@ -38,8 +38,9 @@ class TokenData {
   bool text() const { return tokens_of_.files.front().text(); }
 
   // Writes rows of `step` from global row `first_row` on, [rows, seq] each: `inputs` and, one token
-  // further on, `targets`, of the labels if there are some. kBadInput for a token outside the
-  // vocabulary.
+  // further on, `targets`, of the labels if there are some. A row whose labels are all masked has
+  // nothing to learn: the next `seq` tokens take its place. kBadInput for a token outside the
+  // vocabulary, and if every label is masked.
   // REQUIRES: both spans hold rows * seq elements, which says how many rows there are.
   Status fill(int64_t step, int64_t first_row, std::span<int64_t> inputs,
               std::span<int64_t> targets) const;
@@ -55,6 +56,8 @@ class TokenData {
     Status read(int64_t begin, std::span<int64_t> out) const;
   };
   TokenData() = default;
+  // Targets of the row that begins at `*start`, or, if they are all masked, at a later place.
+  Status fill_targets(int64_t* start, std::span<int64_t> targets) const;
 
   TokenDataOptions options_;
   Row tokens_of_, labels_of_;

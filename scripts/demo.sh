@@ -18,7 +18,8 @@ fi
 
 STATUS_EVERY_S=20
 
-scripts/build.sh release -- elixird elixir-run elixirctl train_gpt2 elixir-generate
+# All programs, and what else README's commands run.
+scripts/build.sh release -- elixir_programs your_model bench_adam
 bin=build/release/bin
 folder=$(mktemp -d -t elixir-demo-XXXXXX)  # an elixird of its own: others are left alone
 launcher='' reader='' watcher=''

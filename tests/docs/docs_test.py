@@ -104,6 +104,15 @@ class Docs(harness.ElixirTest):
                 self.assertEqual(finished.exit_code, 0, str(finished))
         self.stop_idle_elixird()
 
+    def test_the_demo_builds_what_the_readme_runs(self):
+        demo = re.search(r'^scripts/build.sh release -- (.*)$', read(os.path.join(REPOSITORY, 'scripts/demo.sh')), re.M)
+        targets = demo.group(1).split()
+        self.assertIn('elixir_programs', targets)  # all of build/release/bin
+        rest = {('bench_' if kind == 'bench' else '') + name for page, command in commands() if page == 'README.md'
+                for kind, name in re.findall(r'build/release/(bench|examples)/(\w+)', command)}
+        self.assertGreater(len(rest), 1)
+        self.assertEqual(rest - set(targets), set())
+
     def test_pictures_are_what_the_command_makes(self):
         made = os.path.join(self.folder, 'pictures')
         self.succeed(os.path.join(REPOSITORY, 'scripts', 'pictures.py'), '--output', made, '--bin', BIN)

@@ -15,9 +15,15 @@ class Examples(harness.ElixirTest):
     def losses(self, output):
         return [float(loss) for loss in re.findall(r'step \d+ loss ([0-9.]+)', output)]
 
+    def assert_learns(self, losses):
+        """Of steps 0, 50, 100 and 150. The variance of the target, 0.43, is the loss of a constant answer."""
+        self.assertEqual(len(losses), 4)
+        self.assertGreater(losses[0], 0.4)
+        self.assertLess(losses[-1], 0.15)
+
     def test_alone(self):
         finished = self.succeed(self.YOUR_MODEL, limit_s=120)
-        self.assertEqual(len(self.losses(finished.output)), 4)
+        self.assert_learns(self.losses(finished.output))
         # What the program prints last is a parameter: an uninitialised one would be 0 or nan.
         printed = re.search(r'bias of the last layer([^\[]*)', finished.output).group(1)
         bias = float(printed.split()[-1])
@@ -29,7 +35,7 @@ class Examples(harness.ElixirTest):
         finished = self.succeed(self.launch(2, self.YOUR_MODEL), limit_s=120)
         for rank in (0, 1):
             lines = [line for line in finished.lines if line.startswith(f'[rank {rank}] ')]
-            self.assertEqual(len(self.losses('\n'.join(lines))), 4, str(finished))
+            self.assert_learns(self.losses('\n'.join(lines)))
         self.assert_nothing_left()
 
     def test_mixed_precision(self):
@@ -37,7 +43,7 @@ class Examples(harness.ElixirTest):
         rows = re.findall(r'step (\d+) loss (\S+) norm (\S+) scale (\S+)', finished.output)
         self.assertEqual([int(row[0]) for row in rows], [1, 11, 21, 31, 41], str(finished))
         losses = [float(row[1]) for row in rows]
-        self.assertLess(losses[-1], losses[0])
+        self.assertLess(losses[-1], losses[0] / 2)
         self.assertTrue(all(float(row[2]) > 0 for row in rows))
         skipped = int(re.search(r'skipped (\d+)', finished.output).group(1))
         # The scale says how often: it halves with each, and is too young to grow.
@@ -60,8 +66,9 @@ class Examples(harness.ElixirTest):
 
     def test_planned_model(self):
         finished = self.succeed(os.path.join(harness.EXAMPLES, 'planned_model'), limit_s=120)
-        predicted = re.search(r'loss \S+, planned for (\S+) ms a step', finished.output)
-        self.assertGreater(float(predicted.group(1)), 0, str(finished))
+        loss, predicted = re.search(r'loss (\S+), planned for (\S+) ms a step', finished.output).groups()
+        self.assertGreater(float(predicted), 0, str(finished))
+        self.assertLess(float(loss), 0.3, 'a constant answer has 0.43')
         self.stop_idle_elixird()
 
 

@@ -1,5 +1,6 @@
 #include "models/token_data.h"
 
+#include <numeric>
 #include <set>
 
 #include "tests/support/matchers.h"
@@ -38,6 +39,20 @@ class TokenDataTest : public ::testing::Test {
                             .bare = TokenType::kUint16,
                             .seq = kSeq,
                             .seed = seed});
+  }
+  // Of tokens that count from 0 on.
+  Result<TokenData> with_labels(const std::vector<int32_t>& labels) {
+    std::vector<int32_t> tokens(labels.size());
+    std::iota(tokens.begin(), tokens.end(), 0);
+    return TokenData::open({.files = {write("tokens.bin", tokens)},
+                            .labels = {write("labels.bin", labels)},
+                            .vocabulary = 50257,
+                            .bare = TokenType::kInt32,
+                            .seq = kSeq});
+  }
+  std::string write(const char* name, const std::vector<int32_t>& numbers) {
+    return folder_.write(name, std::string(reinterpret_cast<const char*>(numbers.data()),
+                                           numbers.size() * sizeof(int32_t)));
   }
 
   TemporaryFolder folder_;
@@ -113,6 +128,28 @@ TEST_F(TokenDataTest, EachTokenHasALabel) {
         open({tokens}, 1, {folder_.write_tokens("b.bin", counting_tokens(0, count))}).status(),
         Code::kBadInput, {"--labels", fmt::format("{} labels", count), "100 tokens"});
   }
+}
+
+TEST_F(TokenDataTest, ARowWithoutALabelIsNotTaken) {
+  // Labels at the very ends and in the middle: each is found from every place, and nothing else is.
+  for (const int64_t labelled : {1, 50, 99}) {
+    std::vector<int32_t> labels(100, -100);
+    labels[static_cast<size_t>(labelled)] = 7;
+    const TokenData data = must(with_labels(labels));
+    for (int64_t step = 0; step < 50; ++step) {
+      const Rows rows = rows_of(data, step, 0, 1);
+      const auto at = std::find(rows.targets.begin(), rows.targets.end(), 7);
+      ASSERT_NE(at, rows.targets.end());
+      EXPECT_EQ(rows.inputs[static_cast<size_t>(at - rows.targets.begin())], labelled - 1);
+    }
+  }
+}
+
+TEST_F(TokenDataTest, LabelsThatAreAllMaskedAreAnError) {
+  const TokenData data = must(with_labels(std::vector<int32_t>(100, -100)));
+  std::vector<int64_t> inputs(kSeq), targets(kSeq);
+  expect_refused(data.fill(0, 0, inputs, targets), Code::kBadInput,
+                 {"labels.bin", "every label is masked (-100)"});
 }
 
 TEST_F(TokenDataTest, RefusesTooShortData) {
