@@ -9,9 +9,8 @@
 #include <cstring>
 #include <memory>
 #include <new>
-#include <system_error>
-#include <thread>
 
+#include "base/helper_threads.h"
 #include "base/mutex.h"
 #include "base/units.h"
 #include "checkpoint/load_plan.h"
@@ -58,15 +57,11 @@ class PieceReader {
   }
 
   Status read(uint32_t n_threads) {
-    std::vector<std::thread> threads;
-    const size_t most = std::min<size_t>(std::max<uint32_t>(n_threads, 1), jobs_.size());
-    try {
-      while (threads.size() + 1 < most) threads.emplace_back([this] { work(); });
-    } catch (const std::exception&) {
-      // Those that could be started read all of it, and at least this one.
-    }
+    HelperThreads others;
+    const size_t most = std::min<size_t>(n_threads, jobs_.size());
+    others.start(most > 1 ? most - 1 : 0, [this] { work(); });
     work();
-    for (std::thread& thread : threads) thread.join();
+    others.join();
     const MutexLock lock(mutex_);
     return status_;
   }

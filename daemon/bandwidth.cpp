@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
-#include <exception>
 #include <memory>
 #include <span>
 #include <thread>
 #include <vector>
 
 #include "base/clock.h"
+#include "base/helper_threads.h"
 #include "base/log.h"
 #include "base/processors.h"
 #include "base/units.h"
@@ -68,15 +68,14 @@ double pass_gb_s(const NodeCpus& node, std::span<Vector> data, uint32_t threads,
       change(data.data() + at, std::min(kPieceNumel, data.size() - at));
     }
   };
-  std::vector<std::thread> pool;
-  try {
-    for (uint32_t i = 0; i < threads; ++i) pool.emplace_back(work);
-  } catch (const std::exception&) {  // measured with those that there are
-    waiting.fetch_sub(threads - static_cast<uint32_t>(pool.size()), std::memory_order_acq_rel);
+  HelperThreads pool;
+  const auto started = static_cast<uint32_t>(pool.start(threads, work));
+  if (started < threads) {  // measured with those that there are
+    waiting.fetch_sub(threads - started, std::memory_order_acq_rel);
     if (start_ns == 0) start_ns = monotonic_ns();
-    if (pool.empty()) return 0;
+    if (started == 0) return 0;
   }
-  for (std::thread& thread : pool) thread.join();
+  pool.join();
   return 2e-9 * static_cast<double>(data.size_bytes()) / seconds_since(start_ns);
 }
 

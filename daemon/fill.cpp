@@ -4,10 +4,9 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <exception>
 #include <new>
-#include <thread>
 
+#include "base/helper_threads.h"
 #include "base/mutex.h"
 #include "base/processors.h"
 #include "daemon/heap_reserve.h"
@@ -111,20 +110,14 @@ void yield_to_updates() {
 
 Status fill_segments(std::span<const shm::Segment* const> segments, const FillOptions& options) {
   Fill fill(segments, options);
-  std::vector<std::thread> threads;
-  try {
-    while (threads.size() < fill.useful_threads()) {
-      threads.emplace_back([&fill, &options] {
-        if (!options.cpus.empty()) bind_this_thread(options.cpus);
-        yield_to_updates();
-        fill.run();
-      });
-    }
-  } catch (const std::exception&) {
-    // There are no more threads to be had: those that run are enough, or this one is.
-  }
-  if (threads.empty()) fill.run();
-  for (std::thread& thread : threads) thread.join();
+  HelperThreads threads;
+  const size_t started = threads.start(fill.useful_threads(), [&fill, &options] {
+    if (!options.cpus.empty()) bind_this_thread(options.cpus);
+    yield_to_updates();
+    fill.run();
+  });
+  if (started == 0) fill.run();
+  threads.join();
   return fill.status();
 }
 

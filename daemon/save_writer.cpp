@@ -11,10 +11,9 @@
 #include <climits>
 #include <cstring>
 #include <map>
-#include <system_error>
-#include <thread>
 
 #include "base/clock.h"
+#include "base/helper_threads.h"
 #include "base/log.h"
 #include "base/mutex.h"
 #include "checkpoint/file_plan.h"
@@ -142,16 +141,12 @@ class Writer {
   const checkpoints::Details& details() const { return saving_.parts[0].details; }
 
   void write_chunks() {
-    std::vector<std::jthread> others;  // each ends with this function
-    try {
-      for (uint32_t i = 1; i < saving_.threads; ++i) others.emplace_back([this] { help(); });
-      others.emplace_back([this] {
-        be_nice();
-        saving_.snapshot->take_shadow_memory();
-      });
-    } catch (const std::exception&) {
-      // Those that there are do it all.
-    }
+    HelperThreads others;  // each ends with this function
+    others.start(std::max(saving_.threads, 1u) - 1, [this] { help(); });
+    others.start(1, [this] {
+      be_nice();
+      saving_.snapshot->take_shadow_memory();
+    });
     help();
   }
 

@@ -27,7 +27,7 @@ FOLDER = os.path.join(ROOT, 'build', 'nightly')
 PAGE = os.path.join(ROOT, 'bench', 'NIGHTLY.md')
 ALL_CASES = {'ELIXIR_EVERY_CASE': '1'}
 MUTANT_PARTS = 8
-PLAN_PARTS = 5
+PLAN_PARTS = 2
 SKIPPED = 77  # a test's exit code
 PLAN_CASES = 2000  # 250 take about three minutes of one core
 

@@ -7,6 +7,7 @@
 #   --long M         tests that took 10 s or more run M times (default: a sixth of N, at least once)
 #   --preset PRESET  release (default), asan or tsan; it must be built
 #   --loops K        busy loops (default: 2)
+#   --at-a-time K    tests that run at once (default: 2)
 #
 # The labels timing and nightly are left out. The output of a failed test is kept in
 # build/repeat/PRESET/NAME.ROUND.log. Exit code 1: a test failed at least once.
@@ -14,18 +15,18 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 LONG_S=10
-TESTS_AT_A_TIME=2
 
 fail() { echo "repeat: $*" >&2; exit 2; }
 number() { [[ ${2:-} =~ ^[0-9]+$ ]] || fail "$1 needs a whole number, not '${2:-}'"; }
 
-times='' long='' preset=release loops=2 names=()
+times='' long='' preset=release loops=2 at_a_time=2 names=()
 while [[ $# -gt 0 ]]; do
   case "$1" in
-    -h | --help) sed -n '2,13s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    -h | --help) sed -n '2,14s/^# \{0,1\}//p' "$0"; exit 0 ;;
     --long) number "$@"; long=$2; shift ;;
     --preset) preset=${2:-}; shift ;;
     --loops) number "$@"; loops=$2; shift ;;
+    --at-a-time) number "$@"; at_a_time=$2; shift ;;
     -*) fail "unknown option '$1'; see scripts/repeat.sh --help" ;;
     *) if [[ -z $times ]]; then number N "$1"; times=$1; else names+=("$1"); fi ;;
   esac
@@ -33,6 +34,7 @@ while [[ $# -gt 0 ]]; do
 done
 [[ -n $times && $times -gt 0 ]] || fail "how many times? scripts/repeat.sh N [NAME...]"
 [[ -n $long ]] || long=$((times / 6 > 0 ? times / 6 : 1))
+[[ $at_a_time -gt 0 ]] || fail "--at-a-time needs at least 1"
 build=build/$preset
 [[ -f $build/CTestTestfile.cmake ]] || fail "$build is not built; run scripts/build.sh $preset"
 
@@ -68,7 +70,7 @@ run_round() {
   done
   [[ ${#wanted[@]} -gt 0 ]] || return 1
   # Only the output of failed tests is kept.
-  "${runner[@]}" ctest --test-dir "$build" -j "$TESTS_AT_A_TIME" --output-on-failure \
+  "${runner[@]}" ctest --test-dir "$build" -j "$at_a_time" --output-on-failure \
     -R "^($(IFS='|'; echo "${wanted[*]}"))\$" >"$logs/round.log" 2>&1 || true
   while read -r name state took; do
     [[ -n ${ran[$name]:-} ]] || continue

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <bit>
 #include <initializer_list>
 #include <memory>
 #include <ostream>
@@ -18,6 +19,7 @@
 #include "tests/client/adamw_on_device.h"
 #include "tests/client/small_training.h"
 #include "tests/client/with_elixird.h"
+#include "tests/support/every_case.h"
 #include "tests/support/temporary_folder.h"
 
 namespace elixir::test {
@@ -109,7 +111,8 @@ class OtherParameters : public WithElixird {
     SCOPED_TRACE(of);
     constexpr std::array<uint64_t, 4> kHalves = {1, 4, 6, 12};  // of a parameter
     const Trained first = train(of, kLayerNumel);
-    EXPECT_EQ(first.early_chunks > 0, of.update == UpdateMode::kEarly);
+    // Whether a worker is in time for an early update is chance; that one is made is shown elsewhere.
+    if (of.update != UpdateMode::kEarly) EXPECT_EQ(first.early_chunks, 0u);
     EXPECT_EQ(first.swing_chunks > 0, of.swing_stride > 0);
     for (const size_t length : lengths) {
       const uint64_t halves = kHalves[length % kHalves.size()];
@@ -126,8 +129,10 @@ TEST_F(OtherParameters, TheChunkLengthChangesNoBit) {
     for (const ComputeType type : {ComputeType::kFp32, ComputeType::kBf16}) {
       for (const uint32_t ranks : {2u, 3u}) {
         for (const int passes : {2, 3, 4, 5}) {
-          expect_one_hash({exchange, type, ranks, passes}, {number + number / 4});
           ++number;
+          // Every two values meet in a half of the cases.
+          if (!every_case() && std::popcount(number - 1) % 2 != 0) continue;
+          expect_one_hash({exchange, type, ranks, passes}, {number - 1 + (number - 1) / 4});
         }
       }
     }

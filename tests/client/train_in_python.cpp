@@ -1,8 +1,10 @@
 // A rank's training as a library, for tests/e2e/init_process_group_test.py: Python calls it in a
 // process that uses torch.distributed, too.
 
+#include <ATen/ATen.h>
 #include <elixir/elixir.h>
-#include <torch/torch.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/adamw.h>
 
 #include <exception>
 #include <iostream>
@@ -14,7 +16,7 @@ constexpr double kLr = 1e-2;
 template <typename OptimizerType>
 void train(torch::nn::Linear& layer, OptimizerType& optimizer) {
   for (int step = 0; step < 4; ++step) {
-    const torch::Tensor x = torch::arange(48).add(step).sin().reshape({6, 8});
+    const at::Tensor x = at::arange(48).add(step).sin().reshape({6, 8});
     layer(x).square().mean().backward();
     optimizer.step();
     optimizer.zero_grad();
@@ -22,7 +24,7 @@ void train(torch::nn::Linear& layer, OptimizerType& optimizer) {
 }
 
 torch::nn::Linear new_layer() {
-  torch::manual_seed(5);
+  at::manual_seed(5);
   return torch::nn::Linear(8, 8);
 }
 
@@ -37,7 +39,7 @@ extern "C" __attribute__((visibility("default"))) int elixir_train() try {
   train(ours, optimizer);
   torch::optim::AdamW its(torchs->parameters(), torch::optim::AdamWOptions(kLr));
   train(torchs, its);
-  const torch::NoGradGuard no_grad;
+  const at::NoGradGuard no_grad;
   const bool equal = (ours->weight - torchs->weight).norm().item<double>() <= 1e-5;
   return equal ? static_cast<int>(optimizer.environment().world_size) : 0;
 } catch (const std::exception& failure) {

@@ -134,7 +134,7 @@ ModelOptions dying(ModelOptions options) {
 
 const Case kSteps[] = {
     {"OfADeferredStep", dying({.rounds = {1, 1}})},
-    {"OfDeclaredSums", dying({.rules = {.accumulate = 2}})},
+    {"OfDeclaredSums", dying({.chunks = kMostChunks, .rules = {.accumulate = 2}})},
     {"OfSumsNobodyDeclared", dying({.chunks = kMostChunks, .waits = false})},
     // (With two chunks and two steps there are 4 million states: half a minute.)
     {"OfSumsNobodyDeclaredAndAwaited",
@@ -155,7 +155,7 @@ const Case kDropped[] = {
      dying({.chunks = 1, .dropped = {1, 1}, .rules = {.accumulate = 2, .immediate = 1}})},
     {"OfADroppedPassAndNorms",
      dying({.chunks = 1, .dropped = {1, 1}, .rules = {.norms = 1}, .skipped_step = 1})},
-    {"OfADroppedPassOfTwoChunks", {.steps = 1, .dropped = {1, 1}}},
+    {"OfADroppedPassOfTwoChunks", {.chunks = kMostChunks, .steps = 1, .dropped = {1, 1}}},
 };
 
 // Ranks whose passes use different chunks would wait for one another's gradients.

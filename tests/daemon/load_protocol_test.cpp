@@ -14,6 +14,7 @@
 #include "daemon/job_machine.h"
 #include "shm/load_part.h"
 #include "shm/shape.h"
+#include "tests/support/every_case.h"
 
 namespace elixir::daemon {
 namespace {
@@ -292,10 +293,14 @@ ComputeType type_for(uint32_t ranks) {
   return ranks <= 2 ? ComputeType::kBf16 : ComputeType::kFp32;
 }
 
+// Over all ranks: the three largest cells take three quarters of the time.
+const uint32_t kMostChunksOfAll = every_case() ? 28 : 14;
+
 TEST(LoadProtocol, NothingIsRefusedAndNobodyWaitsForEver) {
   size_t cells = 0, states = 0;
   for (const uint32_t ranks : {1u, 2u, 3u, 4u}) {
     for (const uint32_t chunks : {1u, 2u, 3u, 4u, 7u}) {
+      if (ranks * chunks > kMostChunksOfAll) continue;
       for (const bool collective : {false, true}) {
         for (int way = 0; way < 8; ++way) {
           const Cell cell{.type = type_for(ranks),
@@ -313,7 +318,7 @@ TEST(LoadProtocol, NothingIsRefusedAndNobodyWaitsForEver) {
       }
     }
   }
-  EXPECT_EQ(cells, 4u * 5 * 2 * 8);
+  EXPECT_EQ(cells, every_case() ? 4u * 5 * 2 * 8 : (4u * 5 - 3) * 2 * 8);
   EXPECT_GT(states, 10'000u);
 }
 

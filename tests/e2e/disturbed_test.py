@@ -14,7 +14,7 @@ import harness
 from harness import NIGHTLY, TINY, program, steps_told, wait_until
 
 # A minute of training where there is time for it.
-STEPS = 2000 if NIGHTLY else 30
+STEPS = 2600 if NIGHTLY else 30
 TRAIN = [program('elixir-train'), *TINY, '--steps', str(STEPS), '--log-every', '1', '--checksum']
 LIMIT_S = 280
 STRANGERS = 400

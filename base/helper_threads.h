@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstddef>
+#include <exception>
+#include <thread>
+#include <vector>
+
+namespace elixir {
+
+// Threads that take pieces of work which fewer could do as well. All are joined when this object ends.
+class HelperThreads {
+ public:
+  HelperThreads() = default;
+  HelperThreads(const HelperThreads&) = delete;
+  HelperThreads& operator=(const HelperThreads&) = delete;
+  ~HelperThreads() { join(); }
+
+  // Starts up to `most` threads that each call a copy of `work`, and returns how many there are now.
+  // It is fewer where the system refuses one (threads or memory). Never throws.
+  template <typename Work>
+  size_t start(size_t most, const Work& work) noexcept {
+    try {
+      for (size_t i = 0; i < most; ++i) threads_.emplace_back(work);
+    } catch (const std::exception&) {
+      // Those that run do it all.
+    }
+    return threads_.size();
+  }
+
+  void join() {
+    for (std::thread& thread : threads_) thread.join();
+    threads_.clear();
+  }
+
+ private:
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace elixir
