@@ -115,6 +115,7 @@ bool has_config(const fs::path& snapshot) {
 }  // namespace
 
 Result<UniqueFd> open_cache_link(int folder, const std::string& name) {
+  ELIXIR_CHECK(is_file_name(name), "'{}' could lead out of the folder by itself", name);
   const std::optional<Snapshot> snapshot = find_snapshot(folder);
   if (!snapshot) return not_followed(", which is not followed");
   UniqueFd fd = open_beneath(snapshot->model.get(), snapshot->path + "/" + name);

@@ -129,6 +129,7 @@ void count(SortedTensors& sorted, const TensorEntry& tensor, const Weight& weigh
   if (found == sorted.quantised.end()) {
     found = sorted.quantised.insert(found, {.type = weight.type});
   }
+  ELIXIR_CHECK(tensor.end > tensor.begin, "{} holds nothing", tensor.name);
   ++found->tensors;
   found->params += NamedShape{tensor.name, weight.shape}.numel();
   found->bytes += tensor.end - tensor.begin;
