@@ -2,9 +2,12 @@
 
 #include <CLI/CLI.hpp>
 #include <optional>
+#include <set>
 #include <string>
+#include <vector>
 
 #include "base/enum_names.h"
+#include "base/problems.h"
 #include "base/status.h"
 
 namespace elixir {
@@ -13,9 +16,20 @@ namespace elixir {
 // flag, and help that shows defaults. Call before adding options.
 void init_cli(CLI::App& app);
 
-// Parses the command line and prints help, version or the error itself. Returns -1 if the program
-// should continue, else the exit code (0 after --help and --version, 2 for a bad command line).
+// What is wrong with the words of a command line.
+struct WrongWords {
+  Problems problems;
+  std::set<std::string> flags;  // that have a wrong value; for an unknown one the nearest, or ""
+};
+
+// Parses the command line and prints help, version or all that is wrong with it. Returns -1 if the
+// program should continue, else the exit code (0 after --help and --version, 2 for a bad command
+// line).
 int parse_cli(CLI::App& app, int argc, const char* const* argv);
+// Leaves what is wrong to the caller, who may know more, and returns -1. `words`: the command line
+// without the program; afterwards without the flags that have a wrong value. A wrong value may have
+// been stored: to go on, parse the words that are left with another App and other variables.
+int parse_cli(CLI::App& app, std::vector<std::string>& words, WrongWords& wrong);
 
 // A message for the user: there is no such flag, and which existing flag is nearest.
 std::string explain_unknown(const CLI::App& app, const std::string& given);
@@ -96,5 +110,7 @@ CLI::Option* add_old_name(CLI::App& app, const std::string& old_flag, Value& val
 
 // Prints "NAME: message" to standard error; returns the status's exit code.
 int report_failure(const CLI::App& app, const Status& status);
+// A line for each problem; returns the first one's exit code. REQUIRES: there are some.
+int report_failures(const CLI::App& app, const Problems& problems);
 
 }  // namespace elixir

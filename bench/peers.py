@@ -154,6 +154,7 @@ def train_elixir(arguments, data, folder):
                '--lr', lr_of(arguments, 'elixir'), '--lr-schedule', 'constant',
                '--warmup-steps', 0, '--weight-decay', ADAMW['weight_decay'],
                '--beta1', ADAMW['betas'][0], '--beta2', ADAMW['betas'][1], '--eps', ADAMW['eps'],
+               '--decay-all',  # as the others do
                '--device', arguments.device, '--jsonl', jsonl, '--log-every', 0]
     if arguments.gpu_memory:
         command += ['--gpu-memory', arguments.gpu_memory]

@@ -145,7 +145,10 @@ class HeaderEvents : public nlohmann::json_sax<json> {
     list_->push_back(value);
     return true;
   }
-  bool null() override { return fail_field("null"); }
+  bool null() override {
+    // As if it were not there: the format's own reader takes it so.
+    return (depth_ == kInHeader && metadata_) || fail_field("null");
+  }
   bool boolean(bool) override { return fail_field("true or false"); }
   bool number_integer(int64_t) override { return fail_field("a negative number"); }
   bool number_float(double, const std::string&) override {

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "checkpoint/folder_calls.h"
+#include "checkpoint/hub_cache.h"
 #include "checkpoint/listing.h"
 
 namespace elixir::checkpoints {
@@ -51,7 +52,11 @@ Result<std::optional<StoredFile>> find_file(int folder, const std::string& name)
                          name.c_str() + (slash == std::string::npos ? 0 : slash + 1),
                          O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
   if (!file.fd.valid() && errno == ENOENT) return std::optional<StoredFile>();
-  if (!file.fd.valid() && errno == ELOOP) return is_link();
+  if (!file.fd.valid() && errno == ELOOP) {
+    Result<UniqueFd> linked = open_cache_link(folder, name);
+    if (!linked.ok()) return linked.status();
+    file.fd = std::move(*linked);
+  }
   struct stat about {};
   if (!file.fd.valid() || ::fstat(file.fd.get(), &about) != 0) return failed("cannot be opened");
   if (!S_ISREG(about.st_mode)) return error(Code::kBadInput, "not an ordinary file");
@@ -265,9 +270,12 @@ Result<StoredFolder> open_stored_folder(int folder, const std::string& path) {
 
 Result<StoredFolder> open_stored_folder(const std::string& path) {
   const UniqueFd folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!folder.valid())
-    return errno_status(Code::kBadInput, path + ": cannot be opened as a folder");
-  return open_stored_folder(folder.get(), path);
+  if (folder.valid()) return open_stored_folder(folder.get(), path);
+  const std::string remedy = errno == ENOENT ? missing_folder_remedy(path) : "";
+  if (!remedy.empty()) {
+    return error(Code::kBadInput, "{}: there is no such folder{}", path, remedy);
+  }
+  return errno_status(Code::kBadInput, path + ": cannot be opened as a folder");
 }
 
 Result<StoredFile> open_stored_file(const StoredFolder& folder, const std::string& name) {

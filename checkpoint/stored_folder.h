@@ -48,17 +48,17 @@ bool has_manifest(int at, const std::string& folder = ".");
 // Of an open folder; none: it has none. kBadInput begins with the manifest's name.
 Result<std::optional<Manifest>> read_manifest(int folder);
 
-// `folder`: an open folder, whose files are opened relative to it, without following symbolic
-// links; `path` names it in messages. kBadInput: the file and what is wrong with it, or
-// that its name is another step's. With a manifest its list of files rules: their sizes must be
-// those that it says, tensors are those of model*.safetensors and optimizer/*.safetensors in it,
-// and other files of the folder do not count. Without one the index rules, or model.safetensors is
-// all.
+// `folder`: an open folder, whose files are opened relative to it. Symbolic links are followed only
+// in a snapshot of the hub's cache (hub_cache.h); `path` names it in messages. kBadInput: the file
+// and what is wrong with it, or that its name is another step's. With a manifest its list of files
+// rules: their sizes must be those that it says, tensors are those of model*.safetensors and
+// optimizer/*.safetensors in it, and other files of the folder do not count. Without one the index
+// rules, or model.safetensors is all.
 Result<StoredFolder> open_stored_folder(int folder, const std::string& path);
 Result<StoredFolder> open_stored_folder(const std::string& path);
 
 // A file of the folder, by a name that is_file_name() allows, open for reading. kBadInput: it is
-// missing, a symbolic link or no ordinary file.
+// missing, no ordinary file, or a symbolic link that is not followed.
 Result<StoredFile> open_stored_file(const StoredFolder& folder, const std::string& name);
 
 inline constexpr uint64_t kMaxSmallFileBytes = uint64_t{256} << 20;

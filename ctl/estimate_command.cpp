@@ -85,8 +85,10 @@ Status estimate(const EstimateArguments& arguments) {
   const Result<planner::EstimateRequest> request = request_of(arguments, *source);
   if (!request.ok()) return request.status();
   ELIXIR_RETURN_IF_ERROR(check_step(arguments, *source));
-  planner::ReportOptions options{
-      .name = source->name, .step = arguments.source.model, .chunk_numel = arguments.chunk_numel};
+  planner::ReportOptions options{.name = source->name,
+                                 .step = arguments.source.model,
+                                 .chunk_numel = arguments.chunk_numel,
+                                 .quantised = source->quantised};
   if (options.step.seq == 0) {
     options.step.seq = std::clamp<int64_t>(source->context, 1, planner::kDefaultSeq);
   }
@@ -121,8 +123,9 @@ Command add_estimate(CLI::App& app) {
                       "Of them, in a node (0: all, at most 8)");
   add_bytes(*command, "--gpu-memory", arguments->gpu_memory, "Of one GPU, as 40GiB: will it fit");
   add_bytes(*command, "--host-memory", arguments->host_memory, "Of a node, as 500GiB");
-  add_choice(*command, "--dtype", model.dtype, kComputeTypeNames,
-             "Of parameters and gradients: bf16, fp16, fp32");
+  add_choice(
+      *command, "--dtype", model.dtype, kComputeTypeNames,
+      "Of parameters and gradients: bf16, fp16, fp32 (default: that of --config, else bf16)");
   command->add_option("--batch", model.batch,
                       "Sequences of a step and GPU, whose activations count (0: none)");
   command->add_option("--seq", model.seq,
@@ -135,7 +138,8 @@ Command add_estimate(CLI::App& app) {
                     model.checkpoint_activations,
                     "Activations of a block are computed again in backward (default)");
   command->add_flag("--json", arguments->json, "Print one JSON object");
-  return {command, [arguments, &app] {
+  return {command, [arguments, command, &app] {
+            take_stored_type(*command, arguments->source.model);
             const Status result = estimate(*arguments);
             return result.ok() ? 0 : report_failure(app, result);
           }};

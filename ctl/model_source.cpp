@@ -9,6 +9,7 @@
 #include "base/units.h"
 #include "planner/estimate/estimate.h"
 #include "planner/estimate/stored_model.h"
+#include "planner/models/stored_type.h"
 
 namespace elixir::ctl {
 namespace {
@@ -57,7 +58,9 @@ Result<SizedModel> from_safetensors(const std::string& path) {
     std::cerr << fmt::format("elixirctl: {}: left out {} tensors ({}) that are no parameters\n",
                              path, model->buffers, format_bytes(model->buffer_bytes));
   }
-  return source_of(path, model->parameters);
+  SizedModel source = source_of(path, model->parameters);
+  source.quantised = model->quantised;
+  return source;
 }
 
 }  // namespace
@@ -68,7 +71,13 @@ void add_source(CLI::App& command, ModelSource& source) {
   command.add_option("--config", source.model.config_path, "A Hugging Face config.json");
   command.add_option(
       "--safetensors", source.safetensors,
-      "A .safetensors file or a model.safetensors.index.json; only headers are read");
+      "A model's folder, a .safetensors file or a model.safetensors.index.json; only headers are "
+      "read");
+}
+
+void take_stored_type(const CLI::App& command, planner::ModelRequest& model) {
+  if (model.config_path.empty() || command.get_option("--dtype")->count() > 0) return;
+  model.dtype = planner::stored_type(model.config_path).value_or(model.dtype);
 }
 
 Result<SizedModel> find_source(const ModelSource& source) {

@@ -4,8 +4,10 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "base/cli.h"
+#include "planner/estimate/quantised.h"
 #include "planner/models/model_request.h"
 
 namespace elixir::ctl {
@@ -17,12 +19,17 @@ struct ModelSource {
 };
 void add_source(CLI::App& command, ModelSource& source);
 
+// Sets the type of a model by its --config, if the command line does not give --dtype: the type
+// that elixir-train takes for the same folder.
+void take_stored_type(const CLI::App& command, planner::ModelRequest& model);
+
 // Whatever it was named by.
 struct SizedModel {
   std::string name = {};
   uint64_t params = 0;
-  uint64_t largest_param = 0;  // 0: not known
-  int64_t context = 0;         // 0: not a model that can be profiled
+  uint64_t largest_param = 0;                             // 0: not known
+  int64_t context = 0;                                    // 0: not a model that can be profiled
+  std::vector<planner::QuantisedWeights> quantised = {};  // part of `params`
 };
 
 // kInvalidArgument: none of the four or several, or none that there is; kBadInput: a file.

@@ -10,6 +10,7 @@
 
 #include "base/text_file.h"
 #include "ctl/command.h"
+#include "ctl/model_source.h"
 #include "ctl/plan_input.h"
 #include "ctl/plan_largest.h"
 #include "planner/plan/plan_json.h"
@@ -140,28 +141,25 @@ void tell_differences(const PlanArguments& arguments, const planner::Plan& plan)
   }
 }
 
-Status plan_command(const PlanArguments& arguments, const PlanOutputs& outputs) {
-  ELIXIR_RETURN_IF_ERROR(check_outputs(arguments, outputs));
-  // The machine first: it is read in no time, a model's profile takes a moment.
-  const Result<planner::Machine> machine = machine_of(arguments);
-  if (!machine.ok()) return machine.status();
+Status plan_command(const PlanArguments& arguments, const PlanOutputs& outputs,
+                    const planner::Machine& machine) {
   const planner::PlanRequest request = request_of(arguments);
   LargestPlan plan;
   if (!outputs.largest.empty()) {
-    Result<LargestPlan> largest = largest_plan(arguments, outputs.largest, *machine, request);
+    Result<LargestPlan> largest = largest_plan(arguments, outputs.largest, machine, request);
     if (!largest.ok()) return largest.status();
     plan = std::move(*largest);
   } else {
     Result<planner::ModelProfile> profile = profile_of(arguments);
     if (!profile.ok()) return profile.status();
-    if (outputs.compare) return compare(outputs, *profile, *machine, request);
-    Result<planner::PlannedStep> planned = planner::make_plan(*profile, *machine, request);
+    if (outputs.compare) return compare(outputs, *profile, machine, request);
+    Result<planner::PlannedStep> planned = planner::make_plan(*profile, machine, request);
     if (!planned.ok()) return planned.status();
     plan.profile = std::move(*profile);
     plan.planned = std::move(*planned);
   }
   tell_differences(arguments, plan.planned.plan);
-  ELIXIR_RETURN_IF_ERROR(write_reports(outputs, plan.planned, plan.profile, *machine, request));
+  ELIXIR_RETURN_IF_ERROR(write_reports(outputs, plan.planned, plan.profile, machine, request));
   planner::PlanExtras extras;
   extras.largest = outputs.largest;
   extras.largest_value = plan.value;
@@ -211,8 +209,15 @@ Command add_plan(CLI::App& app) {
             arguments->tokens_given =
                 plan->get_option("--batch")->count() + plan->get_option("--seq")->count() > 0;
             arguments->dtype_given = plan->get_option("--dtype")->count() > 0;
-            Status result = check_given(*plan, *arguments, *outputs);
-            if (result.ok()) result = plan_command(*arguments, *outputs);
+            take_stored_type(*plan, arguments->model);
+            Problems problems;  // before a model is profiled, which takes a moment
+            problems.add(check_given(*plan, *arguments, *outputs));
+            problems.add(check_source(*arguments));
+            problems.add(check_outputs(*arguments, *outputs));
+            const Result<planner::Machine> machine = machine_of(*arguments);
+            problems.add(machine.status());
+            if (!problems.empty()) return report_failures(app, problems);
+            const Status result = plan_command(*arguments, *outputs, *machine);
             return result.ok() ? 0 : report_failure(app, result);
           }};
 }

@@ -13,14 +13,23 @@
 
 namespace elixir::ctl {
 
-Result<planner::ModelProfile> profile_of(const PlanArguments& arguments) {
+Status check_source(const PlanArguments& arguments) {
   const int sources = !arguments.profile.empty() + !arguments.model.model.empty() +
                       !arguments.model.config_path.empty();
-  if (sources != 1) {
+  if (sources == 0) {
+    return error(Code::kInvalidArgument,
+                 "no model is given: name one with --model gpt2-10b, --config config.json or "
+                 "--profile FILE");
+  }
+  if (sources > 1) {
     return error(Code::kInvalidArgument,
                  "{} of --model, --config and --profile are given: give one (--model gpt2-10b)",
                  sources);
   }
+  return arguments.profile.empty() ? planner::config_of(arguments.model).status() : Status();
+}
+
+Result<planner::ModelProfile> profile_of(const PlanArguments& arguments) {
   if (arguments.profile.empty()) return profile_of_model(arguments.model);
   const ModelProfileRequest other;
   if (!arguments.model.freeze.empty() || arguments.dtype_given ||
@@ -84,7 +93,8 @@ void add_model_flags(CLI::App* plan, PlanArguments* arguments) {
   plan->add_option("--freeze", arguments->model.freeze,
                    "Parameters whose names this regular expression finds are not trained (LoRA)");
   add_choice(*plan, "--dtype", arguments->model.dtype, kComputeTypeNames,
-             "Of parameters and activations: bf16, fp16 or fp32");
+             "Of parameters and activations: bf16, fp16 or fp32 (default: that of --config, else "
+             "bf16)");
   plan->add_flag("--checkpoint-activations,!--no-checkpoint-activations",
                  arguments->model.checkpoint_activations,
                  "Recompute activations in backward (the default here)");

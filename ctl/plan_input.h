@@ -26,8 +26,11 @@ void add_model_flags(CLI::App* plan, PlanArguments* arguments);
 void add_machine_flags(CLI::App* plan, PlanArguments* arguments);
 void add_choice_flags(CLI::App* plan, PlanArguments* arguments);
 
-// Each reads a file or runs elixir-profile. Errors: kInvalidArgument for flags that contradict one
-// another, kBadInput with the file's name, profile_of_model()'s.
+// Whether one model is named, that there is. Reads a config.json.
+Status check_source(const PlanArguments& arguments);
+
+// REQUIRES: check_source(). Each reads a file or runs elixir-profile. Errors: kInvalidArgument for
+// flags that contradict one another, kBadInput with the file's name, profile_of_model()'s.
 Result<planner::ModelProfile> profile_of(const PlanArguments& arguments);
 Result<planner::Machine> machine_of(const PlanArguments& arguments);
 planner::PlanRequest request_of(const PlanArguments& arguments);

@@ -14,6 +14,7 @@
 #include "base/units.h"
 #include "ctl/command.h"
 #include "ctl/model_profile.h"
+#include "ctl/model_source.h"
 
 namespace elixir::ctl {
 namespace {
@@ -103,13 +104,15 @@ Command add_profile(CLI::App& app) {
       ->check(CLI::Range(int64_t{0}, planner::kMaxLayers));
   command->add_option("--freeze", model.freeze,
                       "Parameters whose names this regular expression finds are not trained");
-  add_choice(*command, "--dtype", model.dtype, kComputeTypeNames,
-             "bf16, fp16 or fp32: parameters and activations");
+  add_choice(
+      *command, "--dtype", model.dtype, kComputeTypeNames,
+      "bf16, fp16 or fp32: parameters and activations (default: that of --config, else bf16)");
   command->add_flag("--no-checkpoint-activations", arguments->no_checkpoint_activations,
                     "Keep all activations for backward instead of each block's input");
   command->add_option("--output", arguments->output, "Write the profile, JSON, to this file");
   command->add_flag("--json", arguments->json, "Print the profile, for plan --profile");
-  return {command, [&app, arguments] {
+  return {command, [&app, command, arguments] {
+            take_stored_type(*command, arguments->model);
             const Status status = profile(*arguments);
             return status.ok() ? 0 : report_failure(app, status);
           }};

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <system_error>
+#include <utility>
 
 #include "base/cli.h"
 #include "base/units.h"
@@ -96,7 +97,7 @@ void add_checkpoint_options(CLI::App& app, CheckpointOptions& options) {
                 "The run ends with 0 once the checkpoint is there that SIGUSR1 asked for");
 }
 
-Status check_checkpoint_options(const CheckpointOptions& options) {
+Problems check_checkpoint_options(const CheckpointOptions& options) {
   const auto at_least_0 = [](const char* flag, double given) {
     return given >= 0 && std::isfinite(given)
                ? Status()
@@ -114,27 +115,34 @@ Status check_checkpoint_options(const CheckpointOptions& options) {
     const Status status = at_least_0(flag, static_cast<double>(given));
     return status.ok() ? within_steps(flag, static_cast<uint64_t>(given)) : status;
   };
-  ELIXIR_RETURN_IF_ERROR(steps_between("--save-every", options.save_every));
-  ELIXIR_RETURN_IF_ERROR(at_least_0("--save-minutes", options.save_minutes));
-  ELIXIR_RETURN_IF_ERROR(steps_between("--sample-every", options.sample_every));
-  ELIXIR_RETURN_IF_ERROR(within_steps("--keep-every", options.keep_every));
-  ELIXIR_RETURN_IF_ERROR(check_export(options));
+  Problems problems;
+  problems.add(steps_between("--save-every", options.save_every));
+  problems.add(at_least_0("--save-minutes", options.save_minutes));
+  problems.add(steps_between("--sample-every", options.sample_every));
+  problems.add(within_steps("--keep-every", options.keep_every));
+  problems.add(check_export(options));
   // latest may find none yet; what --resume names is there, and is what the run begins with.
   if (!options.init.empty() && options.resumes() && options.resume != "latest") {
-    return error(Code::kInvalidArgument,
-                 "--init {} and --resume {}: a run begins with one of them; leave --init out to go "
-                 "on from the checkpoint, or --resume to begin anew",
-                 options.init, options.resume);
+    problems.add(
+        error(Code::kInvalidArgument,
+              "--init {} and --resume {}: a run begins with one of them; leave --init out to go "
+              "on from the checkpoint, or --resume to begin anew",
+              options.init, options.resume));
   }
-  if (!options.folder.empty()) return {};
-  if (options.save_every > 0) return needs_folder("--save-every");
-  if (options.save_minutes > 0) return needs_folder("--save-minutes");
-  if (options.keep != CheckpointOptions().keep) return needs_folder("--keep");
-  if (options.keep_every > 0) return needs_folder("--keep-every");
-  if (options.shadow_bytes) return needs_folder("--shadow");
-  if (options.stop_after_save) return needs_folder("--stop-after-save");
-  if (options.resume == "latest") return needs_folder("--resume latest");
-  return {};
+  if (!options.folder.empty()) return problems;
+  const std::pair<const char*, bool> in_the_folder[] = {
+      {"--save-every", options.save_every > 0},
+      {"--save-minutes", options.save_minutes > 0},
+      {"--keep", options.keep != CheckpointOptions().keep},
+      {"--keep-every", options.keep_every > 0},
+      {"--shadow", options.shadow_bytes.has_value()},
+      {"--stop-after-save", options.stop_after_save},
+      {"--resume latest", options.resume == "latest"},
+  };
+  for (const auto& [flag, given] : in_the_folder) {
+    if (given) problems.add(needs_folder(flag));
+  }
+  return problems;
 }
 
 }  // namespace elixir

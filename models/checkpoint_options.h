@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-#include "base/status.h"
+#include "base/problems.h"
 
 namespace CLI {
 class App;
@@ -34,7 +34,7 @@ struct CheckpointOptions {
 
 void add_checkpoint_options(CLI::App& app, CheckpointOptions& options);
 
-// kInvalidArgument for a value out of its range, or a flag that needs another one.
-Status check_checkpoint_options(const CheckpointOptions& options);
+// kInvalidArgument for each value out of its range, and each flag that needs another one.
+Problems check_checkpoint_options(const CheckpointOptions& options);
 
 }  // namespace elixir

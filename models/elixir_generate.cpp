@@ -25,6 +25,7 @@
 #include "models/torch_settings.h"
 #include "models/train_options.h"
 #include "planner/models/config_json.h"
+#include "planner/models/stored_type.h"
 
 namespace elixir {
 namespace {
@@ -144,7 +145,9 @@ void run(const Arguments& arguments, const std::string& folder, int tries) {
   const auto config = value_or_throw(planner::transformer_from_config_json(text));
   throw_if_error(check_same_model(folder, config));  // models/ computes what the file asks for
   std::vector<int64_t> tokens = value_or_throw(prompt_of(arguments, config));
-  Options options = run_options(arguments, folder, planner::type_of_config_json(text));
+  Options options =
+      run_options(arguments, folder,
+                  planner::stored_type(folder + "/config.json").value_or(ComputeType::kFp32));
 
   say_what_is_seen(static_cast<int64_t>(tokens.size()), arguments.how.length, config);
   init_log("elixir-generate", LogLevel::kWarn);

@@ -24,16 +24,20 @@ constexpr const char* kKept[] = {"generation_config.json",
                                  "special_tokens_map.json",
                                  "chat_template.jinja"};
 
-// Of an ordinary file; 0: there is none, or it is empty.
-uint64_t kept_bytes(const std::string& path) {
+// Of an ordinary file, or of one that a link of the hub's cache leads to; 0: there is none, or it
+// is empty.
+uint64_t kept_bytes(const checkpoints::StoredFolder& stored, const char* name) {
   struct stat about {};
-  const bool ordinary = ::lstat(path.c_str(), &about) == 0 && S_ISREG(about.st_mode);
-  return ordinary ? static_cast<uint64_t>(about.st_size) : 0;
+  if (::lstat(fmt::format("{}/{}", stored.path, name).c_str(), &about) != 0) return 0;
+  if (S_ISREG(about.st_mode)) return static_cast<uint64_t>(about.st_size);
+  if (!S_ISLNK(about.st_mode)) return 0;
+  const Result<checkpoints::StoredFile> linked = checkpoints::open_stored_file(stored, name);
+  return linked.ok() ? linked->bytes : 0;
 }
 
 Result<std::string> config_of(const checkpoints::StoredFolder& stored,
                               const TrainOptions& options) {
-  if (kept_bytes(stored.path + "/" + kConfig) == 0) {
+  if (kept_bytes(stored, kConfig) == 0) {
     return planner::config_json(options.config, options.run.dtype);
   }
   const Result<std::string> text =
@@ -54,7 +58,7 @@ Result<Files> files_to_keep(const std::string& folder, const TrainOptions& optio
   Files files = {{kConfig, *config}};
   uint64_t all_bytes = config->size();
   for (const char* name : kKept) {
-    const uint64_t bytes = kept_bytes(folder + "/" + name);
+    const uint64_t bytes = kept_bytes(*stored, name);
     if (bytes == 0) continue;
     if (bytes > kMostBytes - all_bytes) {
       log_warn("file_left_out", "file=\"{}/{}\" why=\"{}; all together may have {}\"", folder, name,

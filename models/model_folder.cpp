@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/throw_error.h"
+#include "checkpoint/hub_cache.h"
 #include "checkpoint/listing.h"
 
 namespace elixir {
@@ -25,7 +26,8 @@ Result<std::string> model_folder(const std::string& folder) {
   const bool there = ::stat((folder + "/config.json").c_str(), &about) == 0;
   if (there && !S_ISDIR(about.st_mode)) return folder;
   if ((!there && errno == EACCES) || ::stat(folder.c_str(), &about) != 0) {
-    return errno == ENOENT ? error(Code::kBadInput, "{}: there is no such folder", folder)
+    return errno == ENOENT ? error(Code::kBadInput, "{}: there is no such folder{}", folder,
+                                   checkpoints::missing_folder_remedy(folder))
                            : errno_status(Code::kBadInput, folder);
   }
   const Result<std::vector<checkpoints::ListedCheckpoint>> all =
@@ -34,6 +36,12 @@ Result<std::string> model_folder(const std::string& folder) {
   const Result<checkpoints::Latest> latest = checkpoints::latest_of(*all, folder);
   if (latest.ok()) return latest->checkpoint.path;
   if (!all->empty()) return latest.status();
+  const std::string snapshot = checkpoints::snapshot_of(folder);
+  if (!snapshot.empty()) {
+    return error(Code::kBadInput,
+                 "{}: it is a folder of the hub's cache, and the model is in its snapshot: give {}",
+                 folder, snapshot);
+  }
   return error(
       Code::kBadInput,
       "{}: neither config.json nor a checkpoint is there; give a checkpoint of elixir-train "

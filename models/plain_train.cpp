@@ -4,11 +4,13 @@
 #include <torch/optim/adamw.h>
 
 #include <cmath>
+#include <memory>
 #include <optional>
 #include <vector>
 
 #include "base/clock.h"
 #include "models/train_inputs.h"
+#include "models/weight_decay.h"
 
 namespace elixir {
 namespace {
@@ -26,15 +28,18 @@ class MasterAdamW {
         masters_(make_masters(parameters_)),
         loss_scale_(loss_scale_of(options)),
         clip_norm_(options.run.clip_norm),
-        adamw_(masters_, torch::optim::AdamWOptions(options.adamw.lr)
-                             .betas({options.adamw.betas.first, options.adamw.betas.second})
-                             .eps(options.adamw.eps)
-                             .weight_decay(options.adamw.weight_decay)) {}
+        adamw_(groups_of(masters_, options),
+               torch::optim::AdamWOptions(options.adamw.lr)
+                   .betas({options.adamw.betas.first, options.adamw.betas.second})
+                   .eps(options.adamw.eps)
+                   .weight_decay(options.adamw.weight_decay)) {}
 
   // Uses up the parameters' gradients, which are those of loss * loss_scale. Returns their norm
   // before clipping, NaN without.
   double step(double lr) {
-    static_cast<torch::optim::AdamWOptions&>(adamw_.param_groups()[0].options()).lr(lr);
+    for (torch::optim::OptimizerParamGroup& group : adamw_.param_groups()) {
+      static_cast<torch::optim::AdamWOptions&>(group.options()).lr(lr);
+    }
     const at::NoGradGuard no_grad;
     for (size_t i = 0; i < parameters_.size(); ++i) {
       at::Tensor& gradient = parameters_[i].mutable_grad();
@@ -54,6 +59,22 @@ class MasterAdamW {
   }
 
  private:
+  // With decay, and without.
+  static std::vector<torch::optim::OptimizerParamGroup> groups_of(
+      const std::vector<at::Tensor>& masters, const TrainOptions& options) {
+    std::vector<at::Tensor> decayed, others;
+    for (const at::Tensor& master : masters) {
+      (options.decay_all || is_decayed(master) ? decayed : others).push_back(master);
+    }
+    auto without = std::make_unique<torch::optim::AdamWOptions>(options.adamw.lr);
+    without->betas({options.adamw.betas.first, options.adamw.betas.second})
+        .eps(options.adamw.eps)
+        .weight_decay(0);
+    std::vector<torch::optim::OptimizerParamGroup> groups;
+    groups.emplace_back(std::move(decayed));
+    if (!others.empty()) groups.emplace_back(std::move(others), std::move(without));
+    return groups;
+  }
   static std::vector<at::Tensor> make_masters(const std::vector<at::Tensor>& parameters) {
     std::vector<at::Tensor> masters = parameters;
     for (at::Tensor& master : masters) {

@@ -25,6 +25,14 @@ void use_threads(int threads, uint32_t ranks) {
   at::set_num_threads(threads > 0 ? threads : std::max(1, cores / static_cast<int>(ranks)));
 }
 
+int report_problems(const std::string& program, const Problems& problems) {
+  ELIXIR_CHECK(!problems.empty(), "nothing to report");
+  for (const Status& problem : problems.all()) {
+    std::cerr << program << ": " << printable(problem.message()) << std::endl;
+  }
+  return problems.all().front().exit_code();
+}
+
 int run_program(const std::string& program, const std::string& memory_remedy,
                 const std::function<int()>& run) {
   const auto fail = [&program](const std::string& message, Code code) {

@@ -6,6 +6,7 @@
 #include <functional>
 #include <string>
 
+#include "base/problems.h"
 #include "models/train_options.h"
 
 namespace elixir {
@@ -15,6 +16,10 @@ const char* device_of(DeviceChoice choice);
 
 // Threads of torch's operators: so many, or with 0 the cores, shared among so many ranks.
 void use_threads(int threads, uint32_t ranks);
+
+// Writes a line for each problem to standard error; returns the first one's exit code. REQUIRES:
+// there are some.
+int report_problems(const std::string& program, const Problems& problems);
 
 // The exit code: what `run` returns, or that of what it throws, which is said on standard error.
 // `memory_remedy`: what helps where LibTorch finds no memory on the device.

@@ -1,10 +1,13 @@
 #include "models/run_record.h"
 
+#include <fcntl.h>
 #include <sys/stat.h>
 
 #include <nlohmann/json.hpp>
 
+#include "base/fd.h"
 #include "checkpoint/json_values.h"
+#include "checkpoint/stored_folder.h"
 
 namespace elixir {
 namespace {
@@ -12,6 +15,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr const char* kProgram = "elixir-train";
+constexpr const char* kDecayAll = "all";
 constexpr size_t kMostFiles = 100;  // that are named; of others the number and the bytes are kept
 
 int64_t file_bytes(const std::string& path) {
@@ -29,6 +33,13 @@ Json data_record(const std::vector<std::string>& files) {
     if (named.size() < kMostFiles) named.push_back({path.substr(path.rfind('/') + 1), own});
   }
   return {{"files", files.size()}, {"bytes", bytes}, {"named", std::move(named)}};
+}
+
+// Written by anybody. Of another program, or no record: an empty object.
+Json record_of(std::string_view program) {
+  const Result<Json> read = checkpoints::parse_json<Json>(program);
+  const bool own = read.ok() && read->is_object() && read->value("program", Json()) == kProgram;
+  return own ? *read : Json::object();
 }
 
 std::string shown(const Json& value) {
@@ -60,6 +71,8 @@ std::string run_record(const TrainOptions& options, const std::vector<std::strin
                        {"accumulate", options.run.accumulate},
                        {"ranks", ranks},
                        {"dropout", options.dropout},
+                       {"lr", options.adamw.lr},
+                       {"decay", options.decay_all ? kDecayAll : "matrices"},
                        {"lr_schedule", name_in(kLrScheduleNames, options.lr_schedule)},
                        {"warmup_steps", options.warmup_steps},
                        {"min_lr_ratio", options.min_lr_ratio},
@@ -70,12 +83,28 @@ std::string run_record(const TrainOptions& options, const std::vector<std::strin
   return record.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
+std::string recorded_program(const std::string& folder) {
+  const UniqueFd fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!fd.valid()) return "";
+  const Result<std::optional<checkpoints::Manifest>> manifest =
+      checkpoints::read_manifest(fd.get());
+  return manifest.ok() && *manifest ? (*manifest)->program : "";
+}
+
+std::optional<double> recorded_lr(std::string_view program) {
+  const Json lr = record_of(program).value("lr", Json());
+  if (!lr.is_number() || !(lr.get<double>() > 0)) return std::nullopt;
+  return lr.get<double>();
+}
+
+bool recorded_decay_all(std::string_view program) {
+  return record_of(program).value("decay", Json(kDecayAll)) == kDecayAll;
+}
+
 std::vector<std::string> record_differences(std::string_view written, std::string_view now) {
   std::vector<std::string> lines;
-  const Result<Json> read = checkpoints::parse_json<Json>(written);  // by anybody
-  const Json before = read.ok() ? *read : Json();
+  const Json before = record_of(written);
   const Json after = Json::parse(now, nullptr, false);
-  if (!before.is_object() || before.value("program", Json()) != kProgram) return lines;
   for (const auto& [field, value] : after.items()) {
     const auto found = before.find(field);
     if (found == before.end() || *found == value) continue;

@@ -66,6 +66,10 @@ bool is_json_name(std::string_view path) {
 }  // namespace
 
 Result<TokenFile> TokenFile::open(const std::string& path, const TokenFileOptions& options) {
+  if (path.find("://") != path.npos) {
+    return bad_file(path, "it is a URL, and only files are read",
+                    "download it first, as with: curl -LO " + path);
+  }
   // O_NONBLOCK: a FIFO without a writer must be an error, not a wait.
   const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   struct stat info = {};

@@ -23,14 +23,17 @@
 #include "models/checkpoints.h"
 #include "models/decoder.h"
 #include "models/program.h"
+#include "models/run_record.h"
 #include "models/run_start.h"
 #include "models/sample.h"
 #include "models/torch_settings.h"
 #include "models/train_inputs.h"
+#include "models/train_model.h"
 #include "models/train_options.h"
 #include "models/train_plan.h"
 #include "models/train_report.h"
 #include "models/train_signals.h"
+#include "models/weight_decay.h"
 #include "planner/models/config_json.h"
 
 namespace elixir {
@@ -218,6 +221,19 @@ void require_rank(const std::optional<Overflow>& overflow, const LaunchEnvironme
                     overflow->rank, environment.world_size - 1));
 }
 
+// Weight decay stays on the parameters that it was on when the run began.
+void follow_decay(TrainOptions& options, const RunStart& start) {
+  if (!start.resumes) return;
+  const bool all = recorded_decay_all(recorded_program(start.folder));
+  if (options.decay_all && !all) {
+    throw Error(error(Code::kInvalidArgument,
+                      "--decay-all: the run of {} decays parameters of two dimensions or more; "
+                      "leave out --decay-all, or begin a new run with --init {}",
+                      start.folder, start.folder));
+  }
+  options.decay_all = all;
+}
+
 // And says it, but for what was `said` before.
 RunStart find_run_start(TrainOptions& options, const std::vector<DamagedCheckpoint>& damaged = {},
                         const std::vector<std::string>& said = {}) {
@@ -226,6 +242,7 @@ RunStart find_run_start(TrainOptions& options, const std::vector<DamagedCheckpoi
   if (!start.folder.empty()) throw_if_error(check_same_model(start.folder, options.config));
   options.run.load_from = start.folder;
   options.run.load_states = start.resumes;
+  follow_decay(options, start);
   if (options.run.environment->rank != 0) return start;
   for (const std::string& line : start.said) {
     if (std::find(said.begin(), said.end(), line) == said.end()) {
@@ -236,14 +253,19 @@ RunStart find_run_start(TrainOptions& options, const std::vector<DamagedCheckpoi
 }
 
 // What cannot be written at the end is better known now.
-void check_written(const CheckpointOptions& options, const LaunchEnvironment& environment) {
+Status check_written(const CheckpointOptions& options, const LaunchEnvironment& environment) {
   const bool writes = !options.folder.empty() || !options.export_folder.empty();
   if (writes && !environment.one_node()) {
-    throw Error(error(Code::kInvalidArgument,
-                      "--checkpoints and --export: a run over several nodes cannot save yet; leave "
-                      "them out (--resume FOLDER and --init FOLDER work)"));
+    return error(Code::kInvalidArgument,
+                 "--checkpoints and --export: a run over several nodes cannot save yet; leave "
+                 "them out (--resume FOLDER and --init FOLDER work)");
   }
-  if (!options.export_folder.empty()) save_place(options.export_folder);
+  try {
+    if (!options.export_folder.empty()) save_place(options.export_folder);
+  } catch (const Error& failure) {
+    return Status(failure.code(), failure.what());
+  }
+  return {};
 }
 
 // A --config's sizes are trained from drawn weights by what models/ computes.
@@ -286,7 +308,8 @@ Begun begin(TrainOptions& options, RunStart& start) {
     std::shared_ptr<Decoder> model = build_without_memory(options);
     if (damaged.empty()) options.run.plan = plan_training(*model, options, environment);
     try {
-      AdamW optimizer(*model, hyperparameters(options, start), options.run);
+      AdamW optimizer(*model, hyperparameters(options, start), options.run,
+                      decay_groups(*model, options));
       if (environment.rank == 0) set_damaged_aside(start);
       return {std::move(model), std::move(optimizer)};
     } catch (const Error& failure) {
@@ -316,15 +339,23 @@ int run(const char* program, TrainOptions options) {
   prepare_torch(device);
   if (device == at::kCPU) keep_freed_memory();
   at::manual_seed(options.seed + environment.rank);  // dropout's
-  TokenData data = value_or_throw(open_data(options));
-  check_written(options.checkpoints, environment);
+  Result<TokenData> data = open_data(options);
+  Problems problems;
+  if (!data.ok()) problems.add(check_data(options));
+  problems.add(data.status());
+  problems.add(check_weights(options));
+  problems.add(check_written(options.checkpoints, environment));
+  if (!problems.empty()) return report_problems(program, problems);
   RunStart start = find_run_start(options);
   say_what_is_not_computed(options, start);
+  if (environment.rank == 0) {
+    for (const std::string& line : options.said) std::cout << printable(line) << std::endl;
+  }
   StepLog log = value_or_throw(
       StepLog::open(environment.rank == 0 ? options.jsonl : "", /*goes_on=*/start.resumes));
   try {
     Begun begun = begin(options, start);
-    Training training(options, start, std::move(begun), std::move(data), std::move(log));
+    Training training(options, start, std::move(begun), std::move(*data), std::move(log));
     catch_stop_signals();  // not before: a rank that waits for others has no step to finish
     training.run();
   } catch (const Error& failure) {

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <optional>
@@ -11,7 +12,9 @@
 #include "base/compute_type_names.h"
 #include "client/plan/strategy_names.h"
 #include "models/device_flags.h"
+#include "models/open_data.h"
 #include "models/run_start.h"
+#include "models/train_model.h"
 #include "models/train_options.h"
 #include "planner/choice_names.h"
 
@@ -28,11 +31,9 @@ constexpr const char* kFooter =
     "6 another rank died, 7 version mismatch, 8 another job writes there, 9 protocol broken, 10 "
     "waited too long, 70 internal.";
 
-constexpr const char* kDefaultModel = "gpt2-nano";
-
 // What the command line gives as words that mean something beside other flags.
 struct Words {
-  std::string model;  // "": kDefaultModel, unless --config is given
+  ModelWords model;
   std::string loss_scale = "dynamic";
   std::string inject_overflow, link;
   std::optional<uint64_t> gpu_memory = {};
@@ -41,7 +42,7 @@ struct Words {
 
 void add_model_options(CLI::App& app, TrainOptions& options, Words& words) {
   planner::ModelRequest& model = options.model;
-  app.add_option("--model", words.model,
+  app.add_option("--model", words.model.name,
                  fmt::format("The model to train, GPT-2's also without gpt2- (nano): {}",
                              fmt::join(planner::transformer_names(), ", ")))
       ->type_name("NAME")
@@ -75,13 +76,18 @@ void add_model_options(CLI::App& app, TrainOptions& options, Words& words) {
   add_count(app, "--accumulate", options.run.accumulate,
             "Backward passes a step, over batches of their own; the loss is their mean")
       ->type_name("K");
-  app.add_option("--seq", model.seq, "Tokens a sequence")->type_name("S");
+  app.add_option("--seq", model.seq, "Tokens a sequence")
+      ->type_name("S")
+      ->default_str("the model's longest, at most 1024");
   add_choice(app, "--dtype", model.dtype, kComputeTypeNames,
              "What the model computes in: fp32, bf16, fp16")
-      ->type_name("TYPE");
+      ->type_name("TYPE")
+      ->default_str("that of --plan, --resume, --init or --config; else fp32");
   app.add_option("--dropout", options.dropout, "Dropout probability")->type_name("P");
-  app.add_flag("--checkpoint-activations", model.checkpoint_activations,
-               "Keep only each block's input for backward, and compute the rest again");
+  app.add_flag("--checkpoint-activations,!--no-checkpoint-activations",
+               model.checkpoint_activations,
+               "Keep only each block's input for backward, and compute the rest again (default: as "
+               "--plan says, else not)");
   add_count(app, "--seed", options.seed, "Chooses the first weights and the order of the data")
       ->type_name("N");
   add_threads_flag(app, options.threads);
@@ -89,7 +95,11 @@ void add_model_options(CLI::App& app, TrainOptions& options, Words& words) {
 
 void add_optimizer_options(CLI::App& app, TrainOptions& options) {
   AdamWOptions& adamw = options.adamw;
-  app.add_option("--lr", adamw.lr, "Peak learning rate (0 = the model's own; gpt2-nano's is 0.001)")
+  app.add_option(
+         "--lr", adamw.lr,
+         fmt::format("Peak learning rate (0 = {} with --init; with --resume its run's; else "
+                     "the model's own, or GPT-3's for its size)",
+                     kFineTuningLr))
       ->type_name("X");
   add_choice(app, "--lr-schedule", options.lr_schedule, kLrScheduleNames, "constant or cosine")
       ->type_name("NAME");
@@ -98,7 +108,11 @@ void add_optimizer_options(CLI::App& app, TrainOptions& options) {
   app.add_option("--min-lr-ratio", options.min_lr_ratio,
                  "Where the cosine ends, as a share of --lr")
       ->type_name("X");
-  app.add_option("--weight-decay", adamw.weight_decay, "AdamW's decoupled decay")->type_name("X");
+  app.add_option("--weight-decay", adamw.weight_decay,
+                 "AdamW's decoupled decay, of parameters of two dimensions or more")
+      ->type_name("X");
+  app.add_flag("--decay-all", options.decay_all,
+               "Weight decay also on parameters of one dimension: norms and biases");
   app.add_option("--beta1", adamw.betas.first, "Decay of the mean of gradients")->type_name("X");
   app.add_option("--beta2", adamw.betas.second, "Decay of the mean of their squares")
       ->type_name("X");
@@ -300,76 +314,36 @@ Status understand_placement(const Words& words, Options& run) {
   return {};
 }
 
-// What is wrong with the config.json that --resume or --init has brought, and not --config.
-Status stored_config_status(const Status& status, const CheckpointOptions& checkpoints) {
-  constexpr std::string_view kFlag = "--config ";
-  std::string_view why = status.message();
-  if (why.starts_with(kFlag)) why.remove_prefix(kFlag.size());
-  const std::string flag =
-      checkpoints.resumes() ? "--resume " + checkpoints.resume : "--init " + checkpoints.init;
-  return error(status.code(), "{}: {}", flag, why);
-}
-
-// Which model is trained, and how fast it learns.
-Status understand_model(const Words& words, TrainOptions& options) {
-  planner::ModelRequest& model = options.model;
-  model.model = words.model;
-  const CheckpointOptions& checkpoints = options.checkpoints;
-  const bool named = !words.model.empty() || !model.config_path.empty();
-  if (!named) model.config_path = config_path_of(checkpoints);
-  const bool stored = !named && !model.config_path.empty();  // of the folder that weights are of
-  if (!named && !stored && !checkpoints.init.empty()) {
-    return error(Code::kBadInput,
-                 "--init {}: no config.json is there, which would say what model it is; give the "
-                 "folder of a Hugging Face model or of a checkpoint, or say it with --model or "
-                 "--config",
-                 checkpoints.init);
-  }
-  if (!named && !stored) model.model = kDefaultModel;
-  const bool somebodys = !model.config_path.empty() || !checkpoints.init.empty();
-  options.needs_data = somebodys && !checkpoints.resumes();
-  const bool short_name = !model.model.empty() && model.model.find('-') == std::string::npos;
-  if (short_name) model.model = "gpt2-" + model.model;
-  Result<planner::TransformerConfig> config = planner::config_of(model);
-  if (!config.ok() && model.config_path.empty()) {
-    return error(config.status().code(), "--model: {}", config.status().message());
-  }
-  if (!config.ok())
-    return stored ? stored_config_status(config.status(), checkpoints) : config.status();
-  options.config = std::move(*config);
-  // Weights that are drawn have not learnt to look no further.
-  if (!stored && checkpoints.init.empty()) options.config.window = 0;
-  // A config.json has the name alone.
-  const auto known = planner::transformer_config(options.config.name);
-  if (!model.config_path.empty() && known.ok()) options.config.lr = known->lr;
-  options.run.dtype = model.dtype;
-  if (options.adamw.lr == 0) options.adamw.lr = options.config.lr;
-  if (options.adamw.lr != 0) return {};
-  return error(Code::kInvalidArgument,
-               "--lr: no learning rate is known for {}; give one, as --lr 3e-4",
-               options.config.name);
+// Whether the model would be another one than the person meant.
+bool model_in_doubt(const WrongWords& wrong) {
+  const auto names_it = [](const std::string& flag) {
+    for (const char* own : {"", "--model", "--config", "--layers", "--init", "--resume"}) {
+      if (flag == own) return true;
+    }
+    return false;
+  };
+  return std::any_of(wrong.flags.begin(), wrong.flags.end(), names_it);
 }
 
 // Puts what the words mean into `options`, which holds the other flags' values, and checks all of
-// it. kInvalidArgument names the flag, what is possible and what was given.
-Status understand(const Words& words, TrainOptions& options) {
-  ELIXIR_RETURN_IF_ERROR(understand_model(words, options));
+// it. A problem names the flag, what is possible and what was given.
+void understand(const Words& words, TrainOptions& options, Problems& problems) {
+  understand_model(words.model, options, problems);
   options.run.device_memory_bytes = words.gpu_memory.value_or(0);
-  ELIXIR_RETURN_IF_ERROR(understand_attention(options));
-  ELIXIR_RETURN_IF_ERROR(understand_placement(words, options.run));
-  ELIXIR_RETURN_IF_ERROR(check_train_options(options));
-  ELIXIR_RETURN_IF_ERROR(understand_loss_scale(words.loss_scale, options));
-  ELIXIR_RETURN_IF_ERROR(understand_overflow(words.inject_overflow, options));
-  return understand_link(words.link, options);
+  problems.add(understand_attention(options));
+  problems.add(understand_placement(words, options.run));
+  problems.add(check_train_options(options));
+  problems.add(understand_loss_scale(words.loss_scale, options));
+  problems.add(understand_overflow(words.inject_overflow, options));
+  problems.add(understand_link(words.link, options));
+  if (problems.empty()) return;
+  // Otherwise the run looks at them.
+  problems.add(check_data(options));
+  problems.add(check_weights(options));
 }
 
-}  // namespace
-
-int parse_train_options(const char* program, const char* description, int argc,
-                        const char* const* argv, TrainOptions& options) {
-  CLI::App app(description, program);
+void add_flags(CLI::App& app, TrainOptions& options, Words& words) {
   init_cli(app);
-  Words words;
   add_model_options(app, options, words);
   add_optimizer_options(app, options);
   add_update_options(app, options, words);
@@ -377,10 +351,38 @@ int parse_train_options(const char* program, const char* description, int argc,
   add_output_options(app, options);
   add_checkpoint_options(app, options.checkpoints);
   app.footer(kFooter);
-  const int exit_code = parse_cli(app, argc, argv);
+}
+
+void note_given(const CLI::App& app, ModelWords& words) {
+  const auto given = [&app](const char* flag) { return app.get_option(flag)->count() > 0; };
+  words.gives_dtype = given("--dtype");
+  words.gives_seq = given("--seq");
+  words.gives_checkpointing = given("--checkpoint-activations");
+}
+
+}  // namespace
+
+int parse_train_options(const char* program, const char* description, int argc,
+                        const char* const* argv, TrainOptions& options) {
+  CLI::App app(description, program);
+  Words words;
+  add_flags(app, options, words);
+  WrongWords wrong;
+  std::vector<std::string> right(argv + 1, argv + argc);
+  const int exit_code = parse_cli(app, right, wrong);
   if (exit_code >= 0) return exit_code;
-  const Status status = understand(words, options);
-  return status.ok() ? -1 : report_failure(app, status);
+  note_given(app, words.model);
+  if (!wrong.problems.empty()) {  // what else is wrong, without the wrong values
+    options = {};
+    words = {};
+    CLI::App again(description, program);
+    add_flags(again, options, words);
+    WrongWords known;
+    parse_cli(again, right, known);
+    note_given(again, words.model);
+  }
+  if (!model_in_doubt(wrong)) understand(words, options, wrong.problems);
+  return wrong.problems.empty() ? -1 : report_failures(app, wrong.problems);
 }
 
 }  // namespace elixir

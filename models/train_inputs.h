@@ -4,18 +4,13 @@
 
 #include "client/tensors/scalar_type.h"
 #include "models/decoder.h"
-#include "models/token_data.h"
+#include "models/open_data.h"
 #include "models/train_options.h"
 
 namespace elixir {
 
 // The model and the data that a command line asks for.
 DecoderOptions model_options(const TrainOptions& options);
-
-// The files of --data, or the default text; errors as of TokenData::open and default_text().
-// kBadInput: no --data for a model of --init or --config; text for a model whose tokens are not
-// bytes, which its folder's tokenizer or its vocabulary says, without --bytes.
-Result<TokenData> open_data(const TrainOptions& options);
 
 struct Batch {
   at::Tensor inputs, targets;  // [rows, seq] int64, on the CPU

@@ -22,6 +22,7 @@ Status within(const char* flag, bool inside, const char* range, double given) {
 
 Status check_sequence(const TrainOptions& options) {
   const planner::TransformerConfig& config = options.config;
+  if (config.context == 0) return {};
   if (config.window > 0 && options.model.seq > config.window) {
     return error(Code::kInvalidArgument,
                  "--seq {}: {} attends to the last {} tokens alone ('sliding_window' of its "
@@ -38,10 +39,12 @@ Status check_sequence(const TrainOptions& options) {
 
 }  // namespace
 
-Status check_train_options(const TrainOptions& o) {
+Problems check_train_options(const TrainOptions& o) {
   // A batch whose tokens or a tensor whose size overflows is refused here, long before memory is.
   constexpr int64_t kMostTokens = int64_t{1} << 31;
   const double share = o.run.layout.gpu_state_share.value_or(0);
+  const bool lr_known = o.config.context > 0 || o.adamw.lr != 0;
+  Problems problems;
   for (const Status& status : {
            at_least("--steps", 1, o.steps),
            within("--steps", o.steps <= static_cast<int64_t>(kMostSteps), "at most 2^32 - 1",
@@ -54,7 +57,7 @@ Status check_train_options(const TrainOptions& o) {
            within("--accumulate", o.run.accumulate >= 1 && o.run.accumulate <= kMaxAccumulate,
                   "in [1, 65536]", static_cast<double>(o.run.accumulate)),
            within("--dropout", o.dropout >= 0 && o.dropout < 1, "in [0, 1)", o.dropout),
-           within("--lr", o.adamw.lr > 0, "greater than 0", o.adamw.lr),
+           within("--lr", o.adamw.lr > 0 || !lr_known, "greater than 0", o.adamw.lr),
            at_least("--warmup-steps", 0, o.warmup_steps),
            within("--min-lr-ratio", o.min_lr_ratio >= 0 && o.min_lr_ratio <= 1, "in [0, 1]",
                   o.min_lr_ratio),
@@ -70,11 +73,11 @@ Status check_train_options(const TrainOptions& o) {
            within("--gpu-state-share", share >= 0 && share <= 1, "in [0, 1]", share),
            within("--operator-us", o.run.operator_us >= 0, "0 or greater", o.run.operator_us),
            at_least("--log-every", 0, o.log_every),
-           check_checkpoint_options(o.checkpoints),
        }) {
-    if (!status.ok()) return status;
+    problems.add(status);
   }
-  return {};
+  problems.add(check_checkpoint_options(o.checkpoints));
+  return problems;
 }
 
 double lr_at(const TrainOptions& options, int64_t step) {

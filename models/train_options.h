@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/enum_names.h"
+#include "base/problems.h"
 #include "base/status.h"
 #include "client/plan/options.h"
 #include "models/checkpoint_options.h"
@@ -45,7 +46,8 @@ struct TrainOptions {
   // `device`, `environment` and `plan` are filled in when the run begins.
   Options run;
 
-  // Sequences are those of a rank and backward pass.
+  // Sequences are those of a rank and backward pass. Without flags the type and the length follow
+  // from the model (models/train_model.h).
   planner::ModelRequest model = {
       .batch = 8, .seq = 128, .dtype = ComputeType::kFp32, .checkpoint_activations = false};
   planner::TransformerConfig config;           // of `model`
@@ -61,10 +63,13 @@ struct TrainOptions {
 
   // lr: the peak; 0: the model's own.
   AdamWOptions adamw = {.lr = 0, .betas = {0.9, 0.98}, .weight_decay = 0.1};
+  bool decay_all = false;  // weight decay also on norms and biases (models/weight_decay.h)
   LrSchedule lr_schedule = LrSchedule::kCosine;
   int64_t warmup_steps = 50;  // linear from 0; within the steps, not before them
   double min_lr_ratio = 0.1;  // where the cosine ends, as a share of lr
   std::optional<Overflow> inject_overflow = {};
+
+  std::vector<std::string> said = {};  // lines for a person: what was chosen without a flag
 
   DeviceChoice device_choice = DeviceChoice::kAuto;
   AttentionChoice attention = AttentionChoice::kAuto;
@@ -81,14 +86,17 @@ struct TrainOptions {
   bool deterministic = false;  // operators that give the same bits every time
 };
 
-// Parses and checks a command line; prints help, version or what is wrong with it. Returns -1 to
-// go on, else the exit code (0, or that of kInvalidArgument). `program` is what --help calls it.
+inline constexpr const char* kDefaultModel = "gpt2-nano";
+
+// Parses and checks a command line; prints help, version or all that is wrong with it. Returns -1
+// to go on, else the exit code (0, or that of the first problem). `program` is what --help calls
+// it.
 int parse_train_options(const char* program, const char* description, int argc,
                         const char* const* argv, TrainOptions& options);
 
-// kInvalidArgument for a value out of its range, with the flag's name, the range and what was
-// given.
-Status check_train_options(const TrainOptions& options);
+// kInvalidArgument for each value out of its range, with the flag's name, the range and what was
+// given. What depends on the model is left out if options.config is empty.
+Problems check_train_options(const TrainOptions& options);
 
 // The learning rate of step `step`, counted from 0: rises linearly over the first warmup_steps,
 // then stays (constant) or falls along half a cosine to min_lr_ratio * lr in the last step.

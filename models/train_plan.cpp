@@ -59,19 +59,9 @@ planner::Plan read_plan(const std::string& path) {
   throw Error(Status(plan.status().code(), path + ": " + plan.status().message()));
 }
 
-void check_plan_of_training(const planner::Plan& plan, const TrainOptions& options,
-                            const LaunchEnvironment& environment) {
-  const bool checkpointed = options.model.checkpoint_activations;
-  if (plan.checkpointed != checkpointed) {
-    throw Error(error(
-        Code::kInvalidArgument,
-        "{}: the plan is {} activation checkpointing and this run is {}: {}", options.plan_file,
-        plan.checkpointed ? "with" : "without", checkpointed ? "with" : "without",
-        plan.checkpointed ? "give --checkpoint-activations, or make a plan with 'elixirctl plan "
-                            "--no-checkpoint-activations'"
-                          : "leave out --checkpoint-activations, or make a plan without "
-                            "'--no-checkpoint-activations'"));
-  }
+// The command line follows the plan's type and its checkpointing (models/train_model.h).
+void compare_batch(const planner::Plan& plan, const TrainOptions& options,
+                   const LaunchEnvironment& environment) {
   const auto tokens = static_cast<uint64_t>(options.model.batch * options.model.seq);
   if (plan.tokens == tokens || environment.rank != 0) return;
   log_warn("plan_of_another_batch",
@@ -86,7 +76,7 @@ std::shared_ptr<const planner::Plan> plan_training(Decoder& model, const TrainOp
   if (!options.plan_file.empty()) {
     require_no_reports(options);
     auto plan = std::make_shared<planner::Plan>(read_plan(options.plan_file));
-    check_plan_of_training(*plan, options, environment);
+    compare_batch(*plan, options, environment);
     return plan;
   }
   std::optional<planner::PlannedStep> planned;

@@ -79,7 +79,7 @@ SAMPLES = {'cases-training': ('swing_test|torch_ways|client_profile|fakegpu_matr
                               ('client', 'fake_cuda')),
            'cases-programs': ('fakegpu_collective|fakegpu_errors|e2e_disturbed|e2e_families|e2e_foreign$|e2e_plan$',
                               ('client', 'daemon', 'e2e', 'fake_cuda', 'fake_nccl', 'planner')),
-           'cases-other': ('failing_calls|optim_formats|models_convert|fuzz_corpus_test|job_schedules_test'
+           'cases-other': ('failing_calls|optim_formats|models_config|models_convert|fuzz_corpus_test|job_schedules_test'
                            '|planner_search|planner_answers|fault_kill'
                            '|elixird_saves|elixird_commit|elixird_test|daemon_logic|checkpoint_|job_exploration',
                            ('failing_calls', 'optim_cpu', 'models', 'fuzz', 'daemon', 'planner'))}

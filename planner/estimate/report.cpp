@@ -223,6 +223,21 @@ std::string elixir_text(const EstimateReport& report) {
   return text;
 }
 
+// "" if there are none.
+std::string quantised_text(const EstimateReport& report) {
+  std::string text;
+  for (const QuantisedWeights& weights : report.options.quantised) {
+    text += fmt::format("{} parameters are quantised, {}: {} tensor{} of {}.\n",
+                        people_count(weights.params), weights.type, weights.tensors,
+                        weights.tensors == 1 ? "" : "s", format_bytes(weights.bytes));
+  }
+  if (text.empty()) return text;
+  return text + fmt::format(
+                    "Elixir cannot train quantised weights. The figures are those of the same "
+                    "model with all weights in {}: dequantise it first.\n",
+                    compute_type_name(report.request.type));
+}
+
 // What the figures are of.
 std::string foot(const EstimateReport& report) {
   const ReportOptions& options = report.options;
@@ -248,6 +263,7 @@ std::string foot(const EstimateReport& report) {
     text += fmt::format("The memory of the {} is not given: what fits is about the {} alone.\n",
                         gpu_known ? "host" : "GPUs", gpu_known ? "GPUs" : "host");
   }
+  text += quantised_text(report);
   text += fmt::format("elixir: {}; the largest parameter{} has {} elements.\n", elixir_text(report),
                       report.largest_assumed ? ", assumed," : "",
                       people_count(report.request.largest_param));
@@ -306,6 +322,13 @@ std::string to_json(const EstimateReport& report) {
   }
   if (report.activation_bytes.has_value()) json["activation_bytes"] = *report.activation_bytes;
   if (report.u_allowed_bytes.has_value()) json["u_allowed_bytes"] = *report.u_allowed_bytes;
+  for (const QuantisedWeights& weights : report.options.quantised) {
+    json["quantised"].push_back({{"type", weights.type},
+                                 {"tensors", weights.tensors},
+                                 {"params", weights.params},
+                                 {"bytes", weights.bytes}});
+    json["trainable"] = false;
+  }
   for (const ReportRow& row : report.rows) json[strategy_name(row.strategy)] = row_of(row);
   return json.dump(2, ' ', false, OrderedJson::error_handler_t::replace);
 }

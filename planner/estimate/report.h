@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "planner/estimate/estimate.h"
+#include "planner/estimate/quantised.h"
 #include "planner/models/model_request.h"
 #include "planner/plan/plan.h"
 #include "planner/profile.h"
@@ -34,6 +35,8 @@ struct ReportOptions {
   ModelRequest step = {.batch = 0};   // a batch that is not 0: its activations count in `fits`
   BatchProfiles* profiles = nullptr;  // of sequences of step.seq tokens; null: not known
   uint64_t chunk_numel = 0;           // of Elixir's plans; 0: the one that takes least of a GPU
+
+  std::vector<QuantisedWeights> quantised = {};  // part of the parameters
 
   // Sequences of the step that says what is left for model states.
   uint64_t profiled_batch() const {
@@ -70,7 +73,8 @@ Result<EstimateReport> make_report(const EstimateRequest& request, const ReportO
 // {"params", "gpus", ..., "ddp": {"gpu_bytes", "host_bytes_per_node", "by_kind": {"gpu_params",
 // ...}, "fits", "largest_batch"}, "zero1": ...}; "fits" and "largest_batch" where they are known,
 // and for Elixir "chunk_numel", "rcache_blocks", "long_blocks" and "long_numel" of `least`.
-// by_kind has every member of StateBytes and adds up to the two sums.
+// by_kind has every member of StateBytes and adds up to the two sums. With quantised weights also
+// "quantised": [{"type", "tensors", "params", "bytes"}], and "trainable": false.
 std::string to_json(const EstimateReport& report);
 
 // The same as a table for people.

@@ -9,10 +9,12 @@
 #include "base/fd.h"
 #include "base/units.h"
 #include "checkpoint/safetensors.h"
+#include "checkpoint/stored_folder.h"
 
 namespace elixir::planner {
 namespace {
 
+using checkpoints::TensorEntry;
 using checkpoints::WeightMap;
 
 struct OpenFile {
@@ -42,27 +44,12 @@ Result<OpenFile> open_file(const std::string& path) {
   return file;
 }
 
-StoredModel model_of(std::vector<checkpoints::TensorEntry>& tensors) {
-  StoredModel model;
-  for (checkpoints::TensorEntry& tensor : tensors) {
-    // One of no elements has nothing to train.
-    const bool empty = tensor.begin == tensor.end;
-    if (empty || !tensor.dtype->floating || checkpoints::is_known_buffer(tensor)) {
-      ++model.buffers;
-      model.buffer_bytes += tensor.end - tensor.begin;
-    } else {
-      model.parameters.push_back({std::move(tensor.name), std::move(tensor.shape)});
-    }
-  }
-  return model;
-}
-
-Result<StoredModel> read_file(const std::string& path) {
+Result<std::vector<TensorEntry>> read_file(const std::string& path) {
   const Result<OpenFile> file = open_file(path);
   if (!file.ok()) return file.status();
   Result<checkpoints::Header> header = checkpoints::read_header(file->fd.get());
   if (!header.ok()) return named(path, header.status());
-  return model_of(header->tensors);
+  return std::move(header->tensors);
 }
 
 Result<WeightMap> read_index(const std::string& path) {
@@ -80,54 +67,65 @@ Result<WeightMap> read_index(const std::string& path) {
   return shards.ok() ? std::move(shards) : named(path, shards.status());
 }
 
-// The parameters of one shard that the index gives to it.
+// The tensors of one shard that the index gives to it.
 Status append_shard(const std::string& path, const std::set<std::string>& tensors,
-                    StoredModel& all) {
-  Result<StoredModel> shard = read_file(path);
+                    std::vector<TensorEntry>& all) {
+  Result<std::vector<TensorEntry>> shard = read_file(path);
   if (!shard.ok()) return shard.status();
   size_t found = 0;
-  for (NamedShape& parameter : shard->parameters) {
-    if (!tensors.contains(parameter.name)) continue;
+  for (TensorEntry& tensor : *shard) {
+    if (!tensors.contains(tensor.name)) continue;
     ++found;
-    all.parameters.push_back(std::move(parameter));
+    all.push_back(std::move(tensor));
   }
-  if (found + shard->buffers < tensors.size()) {
+  if (found < tensors.size()) {
     return error(Code::kBadInput, "{}: the index gives it {} tensors, it has {} of them", path,
                  tensors.size(), found);
   }
-  if (all.parameters.size() > checkpoints::kMaxTensors) {
+  if (all.size() > checkpoints::kMaxTensors) {
     return error(Code::kBadInput, "{}: more than {} tensors in all shards", path,
                  checkpoints::kMaxTensors);
   }
-  all.buffers += shard->buffers;
-  all.buffer_bytes += shard->buffer_bytes;
   return Status();
 }
 
-Result<StoredModel> read_shards(const std::string& index_path) {
+Result<std::vector<TensorEntry>> read_shards(const std::string& index_path) {
   const Result<WeightMap> shards = read_index(index_path);
   if (!shards.ok()) return shards.status();
   const size_t slash = index_path.rfind('/');
   const std::string folder = slash == std::string::npos ? "" : index_path.substr(0, slash + 1);
-  StoredModel all;
+  std::vector<TensorEntry> all;
   for (const auto& [file, tensors] : *shards) {
     ELIXIR_RETURN_IF_ERROR(append_shard(folder + file, tensors, all));
   }
   return all;
 }
 
+Result<std::vector<TensorEntry>> read_folder(const std::string& path) {
+  const Result<checkpoints::StoredFolder> folder = checkpoints::open_stored_folder(path);
+  if (!folder.ok()) return folder.status();
+  return std::vector<TensorEntry>(folder->model.begin(), folder->model.end());
+}
+
+Result<std::vector<TensorEntry>> read_tensors(const std::string& path) {
+  struct stat about {};
+  if (::stat(path.c_str(), &about) == 0 && S_ISDIR(about.st_mode)) return read_folder(path);
+  return path.ends_with(".json") ? read_shards(path) : read_file(path);
+}
+
 }  // namespace
 
 Result<StoredModel> parse_safetensors_header(std::string_view header, uint64_t data_bytes) {
-  Result<std::vector<checkpoints::TensorEntry>> tensors =
-      checkpoints::parse_header(header, data_bytes);
+  Result<std::vector<TensorEntry>> tensors = checkpoints::parse_header(header, data_bytes);
   if (!tensors.ok()) return tensors.status();
-  return model_of(*tensors);
+  return sort_tensors(std::move(*tensors));
 }
 
 Result<StoredModel> read_stored_model(const std::string& path) {
-  Result<StoredModel> model = path.ends_with(".json") ? read_shards(path) : read_file(path);
-  if (model.ok() && model->parameters.empty()) {
+  Result<std::vector<TensorEntry>> tensors = read_tensors(path);
+  if (!tensors.ok()) return tensors.status();
+  StoredModel model = sort_tensors(std::move(*tensors));
+  if (model.parameters.empty()) {
     return error(Code::kBadInput, "{}: it holds no parameters", path);
   }
   return model;

@@ -268,15 +268,19 @@ Result<std::string> config_json_of_type(std::string_view text, ComputeType type)
                other.size(), kMaxConfigBytes);
 }
 
-ComputeType type_of_config_json(std::string_view text) {
+std::optional<ComputeType> type_in_config_json(std::string_view text) {
   const Result<nlohmann::json> json = parse_config(text);
   for (const char* field : {"dtype", "torch_dtype"}) {
     if (!json.ok() || !json->contains(field)) continue;
-    for (const ComputeType type : {ComputeType::kBf16, ComputeType::kFp16}) {
+    for (const ComputeType type : {ComputeType::kBf16, ComputeType::kFp16, ComputeType::kFp32}) {
       if ((*json)[field] == torch_dtype(type)) return type;
     }
   }
-  return ComputeType::kFp32;
+  return std::nullopt;
+}
+
+ComputeType type_of_config_json(std::string_view text) {
+  return type_in_config_json(text).value_or(ComputeType::kFp32);
 }
 
 Status check_computed(std::string_view text) {

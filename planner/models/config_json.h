@@ -4,6 +4,7 @@
 // transformer_from_config_json() reads one.
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -26,7 +27,10 @@ std::string config_json(const TransformerConfig& config, ComputeType type);
 // `text` with `type` in the place of its own; its other fields stay. kBadInput: no JSON object.
 Result<std::string> config_json_of_type(std::string_view text, ComputeType type);
 
-// What a file says that weights are stored in; FP32 where it says nothing that is known here.
+// What a file says that weights are stored in (dtype, else torch_dtype). Empty: nothing, or a type
+// in which Elixir does not compute.
+std::optional<ComputeType> type_in_config_json(std::string_view text);
+// The same, and FP32 if it is empty.
 ComputeType type_of_config_json(std::string_view text);
 
 // That models/ computes what a file of somebody's asks for, with the values of its weights.

@@ -2,7 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
 #include <functional>
+#include <iterator>
 #include <numeric>
 
 #include "base/nearest.h"
@@ -239,6 +242,20 @@ std::vector<std::string> transformer_names() {
   std::vector<std::string> names;
   for (const TransformerConfig& config : known()) names.push_back(config.name);
   return names;
+}
+
+double lr_of_size(uint64_t numel) {
+  struct Row {
+    double numel, lr;
+  };
+  constexpr Row kGpt3[] = {{125e6, 6e-4},   {350e6, 3e-4},   {760e6, 2.5e-4}, {1.3e9, 2e-4},
+                           {2.7e9, 1.6e-4}, {6.7e9, 1.2e-4}, {13e9, 1e-4},    {175e9, 6e-5}};
+  const auto distance = [&](const Row& row) {
+    return std::abs(std::log(static_cast<double>(std::max<uint64_t>(numel, 1)) / row.numel));
+  };
+  return std::min_element(std::begin(kGpt3), std::end(kGpt3),
+                          [&](const Row& a, const Row& b) { return distance(a) < distance(b); })
+      ->lr;
 }
 
 Result<TransformerConfig> transformer_config(std::string_view name) {

@@ -71,6 +71,10 @@ std::vector<std::string> transformer_names();
 // kInvalidArgument with the nearest known name when there is no such model.
 Result<TransformerConfig> transformer_config(std::string_view name);
 
+// A peak learning rate for training from scratch: GPT-3's (Brown et al., 2020, table 2.1) for the
+// nearest size.
+double lr_of_size(uint64_t numel);
+
 // From the text of a Hugging Face config.json of model_type gpt2, opt, llama, mistral, mixtral,
 // qwen2, qwen3, gemma2, gemma3_text, gemma3 (its language model alone) or phi3. kBadInput
 // with the field that is missing or wrong, or the model types that are known.

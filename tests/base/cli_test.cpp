@@ -75,6 +75,34 @@ TEST(CliTest, AWrongValueIsOneLine) {
   EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1);
 }
 
+TEST(CliTest, AllThatIsWrongIsToldAtOnce) {
+  CLI::App app("Trains.", "trainer");
+  init_cli(app);
+  int steps = 1, batch = 1, seq = 1;
+  std::vector<std::string> data;
+  app.add_option("--steps", steps, "")->check(CLI::Range(1, 9));
+  app.add_option("--steps-ahead", batch, "");
+  app.add_option("--seq", seq, "");
+  app.add_option("--data", data, "")->expected(1, -1);
+  std::vector<std::string> words = {"--steps", "many",       "--steps-ahead=x", "--sqe", "3",
+                                    "--seq",   "-4",         "--data",          "a",     "b",
+                                    "stray",   "--help-me=1"};
+  WrongWords wrong;
+  EXPECT_EQ(parse_cli(app, words, wrong), -1);
+  std::string all;
+  for (const Status& problem : wrong.problems.all()) all += problem.message() + "\n";
+  EXPECT_EQ(wrong.problems.all().size(), 4u) << all;
+  for (const char* said : {"--steps: Value many", "--steps-ahead = x",
+                           "'--sqe'; did you mean '--seq'?", "'--help-me'"}) {
+    EXPECT_THAT(all, HasSubstr(said));
+  }
+  EXPECT_THAT(wrong.flags, ::testing::IsSupersetOf({"--steps", "--steps-ahead", "--seq"}));
+  EXPECT_EQ(seq, -4) << "the others have their effect";
+  EXPECT_THAT(data, ElementsAre("a", "b", "stray"));
+  EXPECT_THAT(words,
+              ElementsAre("--sqe", "3", "--seq", "-4", "--data", "a", "b", "stray", "--help-me=1"));
+}
+
 TEST(CliTest, AFailureIsOneLineAndItsExitCode) {
   CLI::App app("Trains.", "trainer");
   ::testing::internal::CaptureStderr();

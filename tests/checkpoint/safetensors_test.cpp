@@ -54,6 +54,20 @@ TEST(Safetensors, TensorsComeInTheOrderOfTheirBytes) {
   EXPECT_EQ(tensors[1].numel(), 1u);
 }
 
+// As the format's own reader does: transformers reads such files.
+TEST(Safetensors, MetadataOfNullIsNone) {
+  for (const char* header :
+       {R"({"__metadata__":null,"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})",
+        R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"__metadata__":null})"}) {
+    EXPECT_EQ(must(parse_header(header, 1)).size(), 1u) << header;
+  }
+  for (const char* header :
+       {R"({"a":null})", R"({"__metadata__":{"a":null}})", R"({"__metadata__":[]})",
+        R"({"__metadata__":null,"a":null})", R"({"a":{"dtype":null}})"}) {
+    EXPECT_FALSE(parse_header(header, 0).ok()) << header;
+  }
+}
+
 // The shapes with which readers of this format were attacked, those of its own tests among them.
 TEST(Safetensors, KnownAttacks) {
   // Products that wrap: over elements, over elements times bytes, over two sizes to 0 or to 16.

@@ -247,7 +247,7 @@ class Beginnings(Checkpoint):
         into = ['--checkpoints', self.checkpoints]
         for exit_code, text, flags in (
                 (4, 'it is no checkpoint', ['--resume', none]),
-                (4, 'no config.json', ['--init', none]),
+                (4, 'there is no such folder', [*TEXT, '--init', none]),
                 (4, 'holds another model (gpt2-nano) than opt-nano', ['--model', 'opt-nano', '--resume', self.at(8)]),
                 (4, 'number of layers is 4 and not 3', ['--model', 'nano', '--layers', '3', *TEXT, '--init', self.at(8)]),
                 (4, 'needs something to be trained on', ['--init', self.at(8)]),
@@ -280,7 +280,7 @@ class Beginnings(Checkpoint):
         self.assertEqual(json.loads(saved['config.json'])['model_type'], 'llama')
         # A checkpoint's weights alone are the same beginning.
         self.train(1, '--model', 'llama-nano', '--checkpoints', self.checkpoints + '-2')
-        other = self.train(1, '--init', os.path.join(self.checkpoints + '-2', name_of(20)), *TEXT)
+        other = self.train(1, '--init', os.path.join(self.checkpoints + '-2', name_of(20)), *TEXT, '--lr', '1e-3')
         self.assertEqual(other.checksum, begun.checksum)
 
     def test_what_the_models_do_not_compute_is_said_where_weights_are_drawn(self):

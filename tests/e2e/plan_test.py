@@ -162,8 +162,10 @@ class Training(PlanTest):
         self.succeed(program('elixirctl'), 'plan', '--model', 'gpt2-nano', '--seq', '32', '--machine',
                      self.server(2), '--output', plan)
         # It recomputes activations, is of two ranks and for BF16.
-        self.assertIn('--checkpoint-activations', self.refused(INVALID_ARGUMENT, *train))
-        self.assertIn('2 GPUs', self.refused(INVALID_ARGUMENT, *train, '--checkpoint-activations'))
+        text = self.refused(INVALID_ARGUMENT, *train, '--no-checkpoint-activations', '--dtype', 'fp32')
+        self.assertIn('--no-checkpoint-activations: the plan', text)
+        self.assertIn('--dtype fp32: the plan', text)
+        self.assertIn('2 GPUs', self.refused(INVALID_ARGUMENT, *train))
         self.write('plan.json', '{}')
         self.assertIn('is missing', self.refused(BAD_INPUT, *train))
         self.assertIn('--gpu-memory', self.refused(

@@ -33,7 +33,7 @@ void check_model(const planner::StoredModel& model, uint64_t bytes_most) {
     numel += parameter.numel();
   }
   ELIXIR_CHECK(!names.empty(), "no parameters");
-  ELIXIR_CHECK(numel <= bytes_most, "more elements than bytes");
+  ELIXIR_CHECK(numel <= static_cast<unsigned __int128>(bytes_most) * 4, "more elements than bytes");
 }
 
 }  // namespace

@@ -72,6 +72,27 @@ TEST_F(KeptFilesTest, ALinkIsNotFollowed) {
   EXPECT_EQ(kept().count("tokenizer.json"), 0u);
 }
 
+TEST(KeptFiles, OfTheHubsCacheLinksAreFollowed) {
+  const TemporaryFolder cache;
+  const checkpoints::TensorEntry weight = {
+      "w", &checkpoints::dtype_of(ComputeType::kFp32), {1}, 0, 4};
+  cache.write("models--a--b/blobs/0", checkpoints::encode_header({&weight, 1}) + "1234");
+  cache.write("models--a--b/blobs/1", "words");
+  cache.write("models--a--b/blobs/2", R"({"mine": 1})");
+  const std::string snapshot = cache.path("models--a--b/snapshots/h");
+  std::filesystem::create_directories(snapshot);
+  int blob = 0;
+  for (const char* name : {"model.safetensors", "tokenizer.json", "config.json"}) {
+    std::filesystem::create_symlink("../../blobs/" + std::to_string(blob++), snapshot + "/" + name);
+  }
+  std::filesystem::create_symlink("/etc/passwd", snapshot + "/vocab.json");
+  const auto files = must(files_to_keep(snapshot, tiny_options()));
+  const std::map<std::string, std::string> kept(files.begin(), files.end());
+  EXPECT_EQ(kept.at("tokenizer.json"), "words");
+  EXPECT_THAT(kept.at("config.json"), HasSubstr("mine"));
+  EXPECT_EQ(kept.count("vocab.json"), 0u);
+}
+
 TEST(KeptFiles, AFolderThatHoldsNoModelIsAnError) {
   const TemporaryFolder folder;
   EXPECT_EQ(files_to_keep(folder.path(), tiny_options()).status().code(), Code::kBadInput);

@@ -49,6 +49,30 @@ TEST(RunRecord, TellsWhatDiffersAndNothingElse) {
               ElementsAre("data differs in the names or sizes of its files"));
 }
 
+TEST(RunRecord, SaysTheRateAndWhatDecays) {
+  TrainOptions options;
+  options.adamw.lr = 3e-4;
+  const std::string record = run_record(options, {}, 1);
+  EXPECT_EQ(recorded_lr(record), 3e-4);
+  EXPECT_FALSE(recorded_decay_all(record));
+  options.decay_all = true;
+  EXPECT_TRUE(recorded_decay_all(run_record(options, {}, 1)));
+  EXPECT_THAT(record_differences(record, run_record(options, {}, 1)),
+              ElementsAre("decay was matrices and is all"));
+}
+
+// Of releases before, of other programs, of anybody.
+TEST(RunRecord, WithoutASayAllDecaysAndNoRateIsKnown) {
+  for (const char* text : {"", "{", "[]", R"({"program": "elixir-train", "seed": 7})",
+                           R"({"program": "mine", "lr": 1.0, "decay": "matrices"})",
+                           R"({"program": "elixir-train", "lr": "fast", "decay": "all"})",
+                           R"({"program": "elixir-train", "lr": -1.0, "decay": "all"})"}) {
+    EXPECT_TRUE(recorded_decay_all(text)) << text;
+    EXPECT_EQ(recorded_lr(text), std::nullopt) << text;
+  }
+  EXPECT_EQ(recorded_program("/no/such/folder"), "");
+}
+
 TEST(RunRecord, OfManyFilesStaysShort) {
   const std::vector<std::string> files(100'000, "/a/name/of/some/length.txt");
   EXPECT_LT(run_record({}, files, 1).size(), 60u << 10);  // a manifest takes 64 KiB

@@ -179,6 +179,8 @@ TEST_F(TokenFileTest, RefusesWhatIsNoFile) {
   EXPECT_THAT(refusal(folder_.path("nowhere.txt")),
               AllOf(HasSubstr("No such file"), HasSubstr("give a file that exists")));
   EXPECT_THAT(refusal(folder_.path("")), HasSubstr("a directory"));
+  EXPECT_THAT(refusal("https://example.org/a.txt"),
+              AllOf(HasSubstr("it is a URL"), HasSubstr("curl -LO https://example.org/a.txt")));
   const std::string fifo = folder_.path("fifo");
   ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
   EXPECT_THAT(refusal(fifo), HasSubstr("not a regular file"));

@@ -1,38 +1,16 @@
 #include "models/train_options.h"
 
-#include <iterator>
 #include <limits>
-#include <sstream>
 
+#include "models/train_model.h"
 #include "planner/models/config_json.h"
+#include "tests/models/parsed_flags.h"
 #include "tests/models/saved_steps.h"
 #include "tests/support/matchers.h"
 #include "tests/support/temporary_folder.h"
 
 namespace elixir {
 namespace {
-
-struct Parsed {
-  int exit_code = 0;  // -1: go on
-  TrainOptions options;
-  std::string output, errors;
-};
-
-// Of a command line, whose words have no spaces.
-Parsed parse(const std::string& flags) {
-  std::istringstream words(flags);
-  std::vector<std::string> all(std::istream_iterator<std::string>(words), {});
-  std::vector<const char*> arguments = {"train_gpt2"};
-  for (const std::string& word : all) arguments.push_back(word.c_str());
-  Parsed parsed;
-  ::testing::internal::CaptureStdout();
-  ::testing::internal::CaptureStderr();
-  parsed.exit_code = parse_train_options("train_gpt2", "Trains", static_cast<int>(arguments.size()),
-                                         arguments.data(), parsed.options);
-  parsed.output = ::testing::internal::GetCapturedStdout();
-  parsed.errors = ::testing::internal::GetCapturedStderr();
-  return parsed;
-}
 
 TEST(TrainOptions, DefaultsTrainNano) {
   const Parsed parsed = parse("");
@@ -125,7 +103,7 @@ TEST(TrainOptions, AConfigJsonTakesTheModelsPlace) {
   EXPECT_EQ(parsed.options.config.family, planner::Family::kOpt);
   EXPECT_EQ(parsed.options.config.layers, 3);
   EXPECT_EQ(parsed.options.adamw.lr, 0.25);
-  EXPECT_THAT(parse("--config " + path).errors, HasSubstr("no learning rate is known"));
+  EXPECT_EQ(parse("--config " + path).options.adamw.lr, 6e-4) << "GPT-3's for small models";
   const Parsed missing = parse("--config " + folder.path("none.json"));
   EXPECT_EQ(missing.exit_code, static_cast<int>(Code::kBadInput));
   EXPECT_THAT(missing.errors, HasSubstr("none.json"));
@@ -165,11 +143,11 @@ TEST(TrainOptions, TheFolderOfTheWeightsSaysTheModelWhereNoFlagDoes) {
     const Parsed parsed = parse(flags);
     ASSERT_EQ(parsed.exit_code, -1) << parsed.errors;
     EXPECT_EQ(parsed.options.config, config) << flags;
-    EXPECT_EQ(parsed.options.adamw.lr, config.lr) << "a known name's";
+    EXPECT_EQ(parsed.options.adamw.lr, flags.starts_with("--init") ? kFineTuningLr : config.lr);
   }
   const Parsed both = parse("--init " + saved + " --config " + saved + "/config.json");
   ASSERT_EQ(both.exit_code, -1) << both.errors;
-  EXPECT_EQ(both.options.adamw.lr, config.lr);
+  EXPECT_EQ(both.options.adamw.lr, kFineTuningLr);
   EXPECT_EQ(parse("--model nano --init " + saved).options.config.name, "gpt2-nano");
   const Parsed none = parse("--init " + folder.path());
   EXPECT_EQ(none.exit_code, static_cast<int>(Code::kBadInput));

@@ -285,6 +285,39 @@ TEST(EstimateCommand, ReadsAConfigAndAHeader) {
   EXPECT_TRUE(fake_profile().asked.empty());
 }
 
+std::string safetensors_of(const std::string& header, uint64_t bytes) {
+  return std::string(1, static_cast<char>(header.size())) + std::string(7, '\0') + header +
+         std::string(bytes, 'x');
+}
+
+TEST(EstimateCommand, QuantisedWeightsAreCountedAndNamed) {
+  const TemporaryFolder folder;
+  const std::string path = folder.write(
+      "m.safetensors",
+      safetensors_of(R"({"w": {"dtype": "I8", "shape": [3, 5], "data_offsets": [0, 15]},
+          "b": {"dtype": "BF16", "shape": [5], "data_offsets": [15, 25]}})",
+                     25));
+  const json out = estimate_json({"--safetensors", path});
+  EXPECT_EQ(out["params"], 20);
+  EXPECT_EQ(out["quantised"],
+            json::parse(R"([{"type": "int8", "tensors": 1, "params": 15, "bytes": 15}])"));
+  EXPECT_EQ(out["trainable"], false);
+  const Outcome text = estimate({"--safetensors", path});
+  EXPECT_THAT(text.out, HasSubstr("15 parameters are quantised, int8: 1 tensor of 15 B.\n"));
+  EXPECT_THAT(text.out, HasSubstr("Elixir cannot train quantised weights."));
+  EXPECT_FALSE(estimate_json({"--params", "1e9"}).contains("quantised"));
+}
+
+TEST(EstimateCommand, AConfigSaysTheTypeUnlessTold) {
+  const TemporaryFolder folder;
+  const std::string config = folder.write(
+      "config.json", R"({"model_type": "gpt2", "vocab_size": 50257, "n_positions": 1024,
+                         "n_embd": 768, "n_layer": 12, "n_head": 12, "torch_dtype": "float32"})");
+  EXPECT_EQ(estimate_json({"--config", config})["dtype"], "fp32");
+  EXPECT_EQ(estimate_json({"--config", config, "--dtype", "bf16"})["dtype"], "bf16");
+  EXPECT_EQ(estimate_json({"--model", "gpt2-small"})["dtype"], "bf16");
+}
+
 TEST(EstimateCommand, ATableForPeople) {
   const Outcome outcome = estimate(
       {"--model", "gpt2-10b", "--gpus", "4", "--gpu-memory", "40GiB", "--host-memory", "500GiB"});

@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -75,7 +76,7 @@ std::string refusal(const std::string& path) {
 TEST(SafetensorsHeader, FilesThatAreNone) {
   const TemporaryFolder folder;
   EXPECT_THAT(refusal(folder.path() + "/missing"), HasSubstr("No such file"));
-  EXPECT_THAT(refusal(folder.path()), HasSubstr("not an ordinary file"));
+  EXPECT_THAT(refusal(folder.path()), HasSubstr("no model.safetensors"));
   ASSERT_EQ(::mkfifo((folder.path() + "/pipe").c_str(), 0600), 0);
   EXPECT_THAT(refusal(folder.path() + "/pipe"), HasSubstr("not an ordinary file"));
   EXPECT_THAT(refusal(folder.write("empty", "")), HasSubstr("0 bytes are no safetensors file"));
@@ -131,6 +132,137 @@ TEST(SafetensorsHeader, WhatIsNoneIsRefusedWithItsReason) {
   }
 }
 
+// ---- quantised weights ----
+
+struct StoredTensor {
+  const char *name, *dtype;
+  std::vector<int64_t> shape;
+};
+
+// A header of those tensors, one behind another, and its bytes of tensors.
+std::pair<std::string, uint64_t> header_of(const std::vector<StoredTensor>& tensors) {
+  std::string text;
+  uint64_t end = 0;
+  for (const StoredTensor& tensor : tensors) {
+    const uint64_t begin = end;
+    end += NamedShape{tensor.name, tensor.shape}.numel() *
+           checkpoints::find_dtype(tensor.dtype)->bytes;
+    text += fmt::format(R"({}"{}": {{"dtype": "{}", "shape": [{}], "data_offsets": [{}, {}]}})",
+                        text.empty() ? "" : ", ", tensor.name, tensor.dtype,
+                        fmt::join(tensor.shape, ", "), begin, end);
+  }
+  return {"{" + text + "}", end};
+}
+
+struct Quantised {
+  const char* type;
+  uint64_t params;  // of the weight, [64, 96] or [96, 64]
+  std::vector<StoredTensor> tensors;
+};
+
+// As the quantisers write them, beside a norm of 64 elements.
+TEST(Quantised, WeightsCountAsTheParametersThatTheyStandFor) {
+  constexpr uint64_t kParams = 64 * 96;
+  const Quantised kinds[] = {
+      {"int8", kParams, {{"l.weight", "I8", {64, 96}}}},
+      {"int8", kParams, {{"w", "I8", {64, 96}}}},
+      {"int8",
+       kParams,  // bitsandbytes
+       {{"l.SCB", "F32", {64}}, {"l.weight", "I8", {64, 96}}, {"l.weight_format", "U8", {}}}},
+      {"int8",
+       kParams,  // compressed-tensors
+       {{"l.weight", "I8", {64, 96}}, {"l.weight_scale", "BF16", {64, 1}}}},
+      {"fp8 (F8_E4M3)",
+       kParams,
+       {{"l.input_scale", "F32", {}},
+        {"l.weight", "F8_E4M3", {64, 96}},
+        {"l.weight_scale", "F32", {}}}},
+      {"fp8 (F8_E5M2)",
+       kParams,  // DeepSeek's blocks
+       {{"l.weight", "F8_E5M2", {64, 96}}, {"l.weight_scale_inv", "F32", {1, 1}}}},
+      {"4-bit (bitsandbytes)",
+       kParams,
+       {{"l.weight", "U8", {kParams / 2, 1}},
+        {"l.weight.absmax", "F32", {96}},
+        {"l.weight.quant_map", "F32", {16}},
+        {"l.weight.quant_state.bitsandbytes__nf4", "U8", {90}}}},
+      {"4-bit (bitsandbytes)",
+       kParams,  // quant_storage=bfloat16, nested
+       {{"l.weight", "BF16", {kParams / 4, 1}},
+        {"l.weight.absmax", "U8", {96}},
+        {"l.weight.nested_absmax", "F32", {1}},
+        {"l.weight.nested_quant_map", "F32", {256}},
+        {"l.weight.quant_map", "F32", {16}},
+        {"l.weight.quant_state.bitsandbytes__fp4", "U8", {90}}}},
+      {"4-bit (GPTQ)",
+       kParams,
+       {{"l.g_idx", "I32", {64}},
+        {"l.qweight", "I32", {8, 96}},
+        {"l.qzeros", "I32", {1, 12}},
+        {"l.scales", "F16", {1, 96}}}},
+      {"3-bit (GPTQ)",
+       kParams,
+       {{"l.qweight", "I32", {6, 96}}, {"l.qzeros", "I32", {1, 9}}, {"l.scales", "F16", {1, 96}}}},
+      {"8-bit (GPTQ)",
+       kParams,
+       {{"l.qweight", "I32", {16, 96}},
+        {"l.qzeros", "I32", {1, 24}},
+        {"l.scales", "F16", {1, 96}}}},
+      {"4-bit (AWQ)",
+       kParams,
+       {{"l.qweight", "I32", {64, 12}},
+        {"l.qzeros", "I32", {2, 12}},
+        {"l.scales", "F16", {2, 96}}}},
+      {"4-bit (compressed-tensors)",
+       kParams,
+       {{"l.weight_packed", "I32", {64, 12}},
+        {"l.weight_scale", "BF16", {64, 1}},
+        {"l.weight_shape", "I64", {2}}}},
+      {"4-bit (MXFP4)", kParams, {{"l_blocks", "U8", {2, 64, 24}}, {"l_scales", "U8", {2, 64, 3}}}},
+  };
+  for (const Quantised& kind : kinds) {
+    SCOPED_TRACE(kind.type);
+    std::vector<StoredTensor> tensors = kind.tensors;
+    tensors.push_back({"norm.weight", "BF16", {64}});
+    const auto [header, bytes] = header_of(tensors);
+    const StoredModel model = must(parse_safetensors_header(header, bytes));
+    ASSERT_THAT(model.quantised, SizeIs(1));
+    EXPECT_EQ(model.quantised[0].type, kind.type);
+    EXPECT_EQ(model.quantised[0].params, kind.params);
+    EXPECT_EQ(model.quantised[0].tensors, 1u);
+    uint64_t params = 0;
+    for (const NamedShape& parameter : model.parameters) params += parameter.numel();
+    EXPECT_EQ(params, kind.params + 64) << "scales and zero points are none";
+    EXPECT_EQ(model.buffers, tensors.size() - 2);
+  }
+}
+
+TEST(Quantised, AnOrdinaryModelHasNone) {
+  const StoredModel model = must(parse_safetensors_header(kHeader, kDataBytes));
+  EXPECT_THAT(model.quantised, IsEmpty());
+  // Without a quantised weight these names mean nothing.
+  const auto [header, bytes] =
+      header_of({{"a.scale", "F32", {4}}, {"b.weight_scale", "BF16", {2}}, {"m", "U8", {3, 3}}});
+  EXPECT_THAT(names_of(must(parse_safetensors_header(header, bytes))),
+              ElementsAre("a.scale", "b.weight_scale"));
+}
+
+// Sizes that anybody may have written: no figure wraps, and bits are those of a quantiser.
+TEST(Quantised, HostileSizesAreNoFigures) {
+  constexpr int64_t kLong = int64_t{1} << 40;
+  for (const std::vector<StoredTensor>& tensors :
+       {std::vector<StoredTensor>{{"l.qweight", "I32", {2, 1}}, {"l.scales", "F16", {1, kLong}}},
+        {{"l.qweight", "I32", {2, 1}}, {"l.scales", "F16", {1, 0}}},
+        {{"l.qweight", "I32", {2, 1}}, {"l.qzeros", "I32", {1, kLong}}},
+        {{"l.qweight", "I32", {kLong, kLong >> 24}}}}) {
+    const auto [header, bytes] = header_of(tensors);
+    const StoredModel model = must(parse_safetensors_header(header, bytes));
+    ASSERT_THAT(model.quantised, SizeIs(1));
+    EXPECT_LE(model.quantised[0].params, 4 * model.quantised[0].bytes);
+    EXPECT_GT(model.quantised[0].params, 0u);
+  }
+}
+
 constexpr const char* kShard1 = R"({"a": {"dtype": "BF16", "shape": [2], "data_offsets": [0, 4]}})";
 constexpr const char* kShard2 =
     R"({"b": {"dtype": "BF16", "shape": [3], "data_offsets": [0, 6]},
@@ -146,6 +278,24 @@ TEST(SafetensorsIndex, ReadsTheShardsBesideIt) {
   const StoredModel model = must(read_stored_model(index));
   // "extra" is in the file but not in the index.
   EXPECT_THAT(names_of(model), ElementsAre("a", "b"));
+  EXPECT_THAT(names_of(must(read_stored_model(folder.path()))), ElementsAre("a", "b"));
+}
+
+// GPTQ's scales may lie in another shard than the weights.
+TEST(SafetensorsIndex, QuantisedWeightsAreFoundOverShards) {
+  const TemporaryFolder folder;
+  const auto write = [&](const char* name, const std::vector<StoredTensor>& tensors) {
+    const auto [header, bytes] = header_of(tensors);
+    folder.write(name, file_of(header, bytes));
+  };
+  write("1", {{"l.qweight", "I32", {64, 12}}});
+  write("2", {{"l.scales", "F16", {2, 96}}, {"n.weight", "F16", {64}}});
+  const StoredModel model = must(read_stored_model(folder.write(
+      "index.json", R"({"weight_map": {"l.qweight": "1", "l.scales": "2", "n.weight": "2"}})")));
+  ASSERT_THAT(model.quantised, SizeIs(1));
+  EXPECT_EQ(model.quantised[0].type, "4-bit (AWQ)");
+  EXPECT_EQ(model.quantised[0].params, 64u * 96);
+  EXPECT_THAT(names_of(model), ElementsAre("l.qweight", "n.weight"));
 }
 
 TEST(SafetensorsIndex, SaysWhatIsWrong) {

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <utility>
+#include <vector>
+
+#include "base/status.h"
+
+namespace elixir {
+
+// All that is wrong with what a person asked for. It is reported together, so that one round of
+// corrections is enough. The first problem has the exit code.
+class Problems {
+ public:
+  // An ok status is no problem, and one that is there already is not added again.
+  void add(const Status& status) {
+    if (status.ok()) return;
+    for (const Status& known : all_) {
+      if (known.message() == status.message()) return;
+    }
+    all_.push_back(status);
+  }
+  void add(const Problems& others) {
+    for (const Status& status : others.all_) add(status);
+  }
+
+  bool empty() const { return all_.empty(); }
+  const std::vector<Status>& all() const { return all_; }
+
+ private:
+  std::vector<Status> all_;
+};
+
+}  // namespace elixir

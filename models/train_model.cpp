@@ -1,0 +1,236 @@
+#include "models/train_model.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <optional>
+#include <string_view>
+
+#include "base/compute_type_names.h"
+#include "base/nearest.h"
+#include "base/text_file.h"
+#include "checkpoint/hub_cache.h"
+#include "checkpoint/stored_folder.h"
+#include "models/run_record.h"
+#include "models/run_start.h"
+#include "planner/models/stored_type.h"
+#include "planner/plan/plan_json.h"
+
+namespace elixir {
+namespace {
+
+using checkpoints::missing_folder_remedy;
+using checkpoints::snapshot_of;
+
+// Where the weights come from, as far as it is known before anything is started.
+struct Weights {
+  std::string config_path = {};  // of their folder's config.json; "": there is none
+  std::string folder = {};       // "": they are drawn
+  bool from_init = false;        // else of the checkpoint that is resumed
+};
+
+std::string folder_of(const std::string& path) {
+  const size_t slash = path.rfind('/');
+  return slash == path.npos ? "" : path.substr(0, slash);
+}
+
+Weights weights_of(const CheckpointOptions& options) {
+  Weights weights{.config_path = config_path_of(options)};
+  const bool resumes = options.resumes() && options.resume != "latest";
+  weights.from_init =
+      !options.init.empty() && !resumes &&
+      (weights.config_path.empty() || weights.config_path == options.init + "/config.json");
+  weights.folder = weights.from_init ? options.init
+                   : resumes         ? options.resume
+                                     : folder_of(weights.config_path);
+  return weights;
+}
+
+Status check_init_folder(const std::string& folder) {
+  struct stat about {};
+  if (::stat(folder.c_str(), &about) != 0 && errno != ENOENT && errno != ENOTDIR) {
+    return errno_status(Code::kBadInput, "--init " + folder);
+  }
+  if (S_ISDIR(about.st_mode)) return {};
+  const std::string remedy = missing_folder_remedy(folder);
+  return error(
+      Code::kBadInput, "--init {}: there is no such folder{}", folder,
+      remedy.empty() ? "; give the folder of a Hugging Face model or of a checkpoint" : remedy);
+}
+
+Status no_config(const std::string& folder) {
+  const std::string snapshot = snapshot_of(folder);
+  if (!snapshot.empty()) {
+    return error(Code::kBadInput,
+                 "--init {}: it is a folder of the hub's cache, and the model is in its snapshot: "
+                 "give --init {}",
+                 folder, snapshot);
+  }
+  return error(Code::kBadInput,
+               "--init {}: no config.json is there, which would say what model it is; give the "
+               "folder of a Hugging Face model or of a checkpoint, or say it with --model or "
+               "--config",
+               folder);
+}
+
+// GPT-2's names may leave out "gpt2-". An unknown name is reported as it was typed.
+Status expand_name(std::string& name) {
+  if (name.empty() || planner::transformer_config(name).ok()) return {};
+  const std::string longer = "gpt2-" + name;
+  if (planner::transformer_config(longer).ok()) {
+    name = longer;
+    return {};
+  }
+  const std::vector<std::string> names = planner::transformer_names();
+  std::string nearest = nearest_name(longer, names);
+  if (nearest.empty() || name.find('-') != name.npos) nearest = nearest_name(name, names);
+  return error(Code::kInvalidArgument, "--model: no model is called '{}'; {}", name,
+               nearest.empty() ? "elixir-train --help lists all names"
+                               : fmt::format("did you mean '{}'?", nearest));
+}
+
+// What is wrong with the config.json that --resume or --init has brought, and not --config.
+Status of_weights(const Status& status, const CheckpointOptions& checkpoints) {
+  constexpr std::string_view kFlag = "--config ";
+  std::string_view why = status.message();
+  if (why.starts_with(kFlag)) why.remove_prefix(kFlag.size());
+  const std::string flag =
+      checkpoints.resumes() ? "--resume " + checkpoints.resume : "--init " + checkpoints.init;
+  return error(status.code(), "{}: {}", flag, why);
+}
+
+Status find_model(const ModelWords& words, const Weights& weights, TrainOptions& options) {
+  planner::ModelRequest& model = options.model;
+  model.model = words.name;
+  const bool named = !model.model.empty() || !model.config_path.empty();
+  const bool stored = !named && !weights.config_path.empty();
+  const bool somebodys = stored || !model.config_path.empty() || !options.checkpoints.init.empty();
+  options.needs_data = somebodys && !options.checkpoints.resumes();
+  if (weights.from_init) ELIXIR_RETURN_IF_ERROR(check_init_folder(weights.folder));
+  if (!named && !stored && weights.from_init) return no_config(weights.folder);
+  if (stored) model.config_path = weights.config_path;
+  if (!named && !stored) model.model = kDefaultModel;
+  ELIXIR_RETURN_IF_ERROR(expand_name(model.model));
+  Result<planner::TransformerConfig> config = planner::config_of(model);
+  if (!config.ok()) {
+    return stored ? of_weights(config.status(), options.checkpoints) : config.status();
+  }
+  options.config = std::move(*config);
+  // Weights that are drawn have not learnt to look no further.
+  if (!stored && options.checkpoints.init.empty()) options.config.window = 0;
+  // A config.json has the name alone.
+  const auto known = planner::transformer_config(options.config.name);
+  if (!model.config_path.empty() && known.ok()) options.config.lr = known->lr;
+  return {};
+}
+
+Result<std::optional<planner::Plan>> read_plan(const std::string& path) {
+  if (path.empty()) return std::optional<planner::Plan>();
+  const Result<std::string> text = read_text_file(path);
+  if (!text.ok()) return error(text.status().code(), "--plan {}", text.status().message());
+  Result<planner::Plan> plan = planner::plan_from_json(*text);
+  if (plan.ok()) return std::optional<planner::Plan>(std::move(*plan));
+  return error(plan.status().code(), "--plan {}: {}", path, plan.status().message());
+}
+
+void follow_plan(const ModelWords& words, const planner::Plan& plan, TrainOptions& options,
+                 Problems& problems) {
+  ComputeType& type = options.model.dtype;
+  if (words.gives_dtype && type != plan.type) {
+    problems.add(error(Code::kInvalidArgument,
+                       "--dtype {0}: the plan {1} is for {2}; leave out --dtype, or make a plan "
+                       "with 'elixirctl plan --dtype {0}'",
+                       compute_type_name(type), options.plan_file, compute_type_name(plan.type)));
+  }
+  type = plan.type;
+  bool& checkpointed = options.model.checkpoint_activations;
+  if (words.gives_checkpointing && checkpointed != plan.checkpointed) {
+    const char* const flag =
+        checkpointed ? "--checkpoint-activations" : "--no-checkpoint-activations";
+    problems.add(error(Code::kInvalidArgument,
+                       "{0}: the plan {1} is {2} activation checkpointing; leave out {0}, or make "
+                       "a plan with 'elixirctl plan {0}'",
+                       flag, options.plan_file, plan.checkpointed ? "with" : "without"));
+  }
+  checkpointed = plan.checkpointed;
+  options.said.push_back(fmt::format("dtype {}, {} activation checkpointing, as the plan {} says",
+                                     compute_type_name(type), checkpointed ? "with" : "without",
+                                     options.plan_file));
+}
+
+void choose_type(const ModelWords& words, const Weights& weights, TrainOptions& options) {
+  if (words.gives_dtype) return;
+  const std::string path = !weights.config_path.empty() ? weights.config_path
+                           : weights.from_init          ? weights.folder + "/config.json"
+                                                        : options.model.config_path;
+  if (path.empty()) return;
+  const std::optional<ComputeType> stored = planner::stored_type(path);
+  if (!stored) return;
+  options.model.dtype = *stored;
+  if (options.checkpoints.resumes()) return;
+  const bool scaled = *stored == ComputeType::kFp16;
+  options.said.push_back(fmt::format("dtype {}, the type of {}{} (--dtype sets another)",
+                                     compute_type_name(*stored), path,
+                                     scaled ? ", with a dynamic loss scale" : ""));
+}
+
+Status choose_lr(const Weights& weights, TrainOptions& options) {
+  double& lr = options.adamw.lr;
+  if (lr != 0) return {};
+  const double own = options.config.lr;
+  if (weights.from_init) {
+    lr = kFineTuningLr;
+    options.said.push_back(fmt::format(
+        "lr {}, the default for weights that are trained already (--lr sets another)", lr));
+  } else if (!weights.folder.empty()) {
+    lr = recorded_lr(recorded_program(weights.folder)).value_or(own);
+  } else if (own != 0) {
+    lr = own;
+  } else {
+    lr = planner::lr_of_size(planner::transformer_numel(options.config));
+    options.said.push_back(fmt::format(
+        "lr {}, GPT-3's for the nearest size, for weights that are drawn (--lr sets another)", lr));
+  }
+  if (lr != 0) return {};
+  return error(Code::kInvalidArgument,
+               "--lr: the checkpoint {} does not say with which rate it was trained; give the rate "
+               "of its run, as --lr 3e-4",
+               weights.folder);
+}
+
+}  // namespace
+
+bool understand_model(const ModelWords& words, TrainOptions& options, Problems& problems) {
+  const Weights weights = weights_of(options.checkpoints);
+  const Status found = find_model(words, weights, options);
+  problems.add(found);
+  const Result<std::optional<planner::Plan>> plan = read_plan(options.plan_file);
+  problems.add(plan.status());
+  if (plan.ok() && plan->has_value()) {
+    follow_plan(words, **plan, options, problems);
+  } else {
+    choose_type(words, weights, options);
+  }
+  options.run.dtype = options.model.dtype;
+  if (!found.ok()) return false;
+  const planner::TransformerConfig& config = options.config;
+  ELIXIR_CHECK(config.context > 0, "a model without positions");
+  if (!words.gives_seq) {
+    options.model.seq = std::min(planner::kDefaultSeq, config.context);
+    if (config.window > 0) options.model.seq = std::min(options.model.seq, config.window);
+  }
+  problems.add(choose_lr(weights, options));
+  return true;
+}
+
+Problems check_weights(const TrainOptions& options) {
+  const Weights weights = weights_of(options.checkpoints);
+  Problems problems;
+  if (!weights.from_init || !check_init_folder(weights.folder).ok()) return problems;
+  if (options.config.context > 0) problems.add(check_same_model(weights.folder, options.config));
+  problems.add(checkpoints::open_stored_folder(weights.folder).status());
+  return problems;
+}
+
+}  // namespace elixir
