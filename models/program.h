@@ -13,7 +13,9 @@ namespace elixir {
 // As Options::device has it.
 const char* device_of(DeviceChoice choice);
 
-// Threads of torch's operators: so many, or with 0 the cores, shared among so many ranks.
+// Threads of torch's operators: so many, or with 0 as many as compute_threads() says. Of
+// several, none spins for long: the program may
+// start again for that (limit_openmp_spinning), so call this first.
 void use_threads(int threads, uint32_t ranks);
 
 // The exit code: what `run` returns, or that of what it throws, which is said on standard error.
