@@ -96,31 +96,23 @@ class Memory(InGroups):
     def test_a_lost_trainer_or_elixird_is_told_so_to_the_others(self):
         for victim, expected in (('elixir-train', r"event=lost .*cause=.the kernel's out-of-memory killer"),
                                  ('elixird', r"elixird is gone \(the kernel's out-of-memory killer")):
-            group = self.make_group()
+            group = self.make_group(800 * MIB)
             launch = self.start(group.inside(), self.launch(1, program('elixir-train'), TINY, ENDLESS))
             launch.wait_for_text('^step 2/')
-            for pid in group.pids():  # the kernel spares the others
-                name = os.path.basename(os.readlink(f'/proc/{pid}/exe'))
-                try:
-                    with open(f'/proc/{pid}/oom_score_adj', 'w', encoding='ascii') as file:
-                        file.write('1000' if name == victim else '-1000')
-                except PermissionError:
-                    self.skipTest('the choice of the out-of-memory killer cannot be made here')
+            chosen, = [pid for pid in self.processes(victim) if pid in group.pids()]
+            with open(f'/proc/{chosen}/oom_score_adj', 'w', encoding='ascii') as file:
+                file.write('1000')
             self.exhaust(group)
             finished = launch.wait()
             self.assertNotEqual(finished.exit_code, 0, str(finished))
+            self.assertIn('800.00 MiB', finished.errors)
             self.assertRegex(finished.errors, rf"elixir-run: (rank 0|elixird) \(pid \d+\) was killed by SIGKILL: the kernel's")
             self.assertRegex(finished.all_text + self.log(), expected)
             self.assert_no_processes()
 
     def exhaust(self, group):
-        """Takes memory in the group until the kernel ends somebody; this program is spared as long as others are
-        there, and ends by itself."""
-        group.limit(group.used_bytes() + 64 * MIB)
-        hungry = ('import sys\n'
-                  'open("/proc/self/oom_score_adj", "w").write("-1000")\n'
-                  'data = [bytearray(1 << 20) for _ in range(96)]\n')
-        self.run_program(group.inside(), 'python3', '-c', hungry)
+        """Takes memory in the group until the kernel ends the process that was chosen, and then this one."""
+        self.run_program(group.inside(), 'python3', '-c', 'data = [bytearray(1 << 20) for _ in range(800)]')
 
 
 class Processors(harness.ElixirTest):
@@ -167,8 +159,12 @@ class Folders(harness.ElixirTest):
 
     @unittest.skipUnless(shutil.which('unshare') and os.geteuid() == 0, 'no mount namespace can be made')
     def test_without_dev_shm(self):
-        without = ['unshare', '--mount', 'sh', '-c', 'mount -t tmpfs none /dev/shm && umount -l /dev/shm; '
-                   'mount --bind /proc/1/fdinfo /dev/shm 2>/dev/null; exec "$@"', 'sh']
+        other_dev = os.path.join(self.folder, 'dev')
+        os.mkdir(other_dev)
+        without = ['unshare', '--mount', 'sh', '-c',
+                   'mount -t tmpfs none "$0" && for name in null zero urandom; do : >"$0/$name" && '
+                   'mount --bind "/dev/$name" "$0/$name" || exit 99; done && mount --rbind "$0" /dev && '
+                   '[ ! -e /dev/shm ] && exec "$@"', other_dev]
         self.succeed(without, self.launch(2, self.TRAIN))
 
 

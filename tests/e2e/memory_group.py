@@ -75,14 +75,6 @@ class MemoryGroup:
                 return
         raise OSError(f'{self.folder} has no limit of memory')
 
-    def used_bytes(self):
-        for name in ('memory.usage_in_bytes', 'memory.current'):
-            path = os.path.join(self.folder, name)
-            if os.path.exists(path):
-                with open(path, encoding='ascii') as file:
-                    return int(file.read())
-        raise OSError(f'{self.folder} does not tell what it uses')
-
     def inside(self):
         """The beginning of a command line: what follows runs in the group."""
         return ['sh', '-c', 'echo $$ >"$0" && exec "$@"', os.path.join(self.folder, 'cgroup.procs')]
