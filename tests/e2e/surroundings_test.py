@@ -24,7 +24,7 @@ def on_descriptors(subset, target):
 
 
 def ignoring(signals):
-    return ['sh', '-c', f'trap "" {" ".join(one.name[3:] for one in signals)}; exec "$@"', 'sh']
+    return ['env', f'--ignore-signal={",".join(one.name[3:] for one in signals)}']
 
 
 def signals_of(pid, line):
@@ -77,6 +77,19 @@ class Descriptors(Surroundings):
             self.assertRegex(line, r'^\S+Z \w+ elixird event=')
             self.assertNotIn('event=refuse', line)
 
+    def expect_dev_null(self, pid, subset):
+        """On the descriptors that were closed when the process began."""
+        closed = [fd for fd in range(3) if subset >> fd & 1]
+        wait_until(lambda: all(self.target_of(pid, fd) == '/dev/null' for fd in closed),
+                   f'/dev/null on {closed} of {self.describe(pid)}')
+
+    @staticmethod
+    def target_of(pid, fd):
+        try:
+            return os.readlink(f'/proc/{pid}/fd/{fd}')
+        except FileNotFoundError:
+            return ''
+
     def subsets(self, *sample):
         return SUBSETS if NIGHTLY else sample
 
@@ -87,14 +100,22 @@ class Descriptors(Surroundings):
 
     def test_of_a_launch(self):
         for subset in self.subsets(ALL_CLOSED):
-            train = self.train('--jsonl', self.path('steps.jsonl'))
-            self.assertEqual(self.expect_the_same(subset, self.launch(2, train)), 0)
-            self.assertEqual(len(text_of(self.path('steps.jsonl')).splitlines()), STEPS)
+            self.forget_files()
+            train = [program('elixir-train'), *TINY, *ENDLESS, '--jsonl', self.path('steps.jsonl')]
+            launch = self.start(on_descriptors(subset, '&-'), self.launch(2, train))
+            wait_until(lambda: len(text_of(self.path('steps.jsonl')).splitlines()) >= STEPS, 'steps')
+            self.expect_dev_null(launch.pid, subset)
+            launch.signal(signal.SIGTERM)
+            self.assertEqual(launch.wait().exit_code, 128 + signal.SIGTERM)
+            self.expect_whole_lines()
 
     def test_of_elixird(self):
         for subset in SUBSETS:
-            daemon = [program('elixird'), '--no-bandwidth-probe', '--exit-when-idle', '0.1']
-            self.assertEqual(self.expect_the_same(subset, daemon), 0)
+            daemon = self.start(on_descriptors(subset, '&-'), program('elixird'), '--no-bandwidth-probe')
+            wait_until(lambda: 'attach.sock' in self.sockets(), 'elixird listens')
+            self.expect_dev_null(daemon.pid, subset)
+            daemon.signal(signal.SIGTERM)
+            self.assertEqual(daemon.wait().exit_code, 0)
 
     def test_of_programs_that_start_none(self):
         for subset in SUBSETS:
