@@ -24,8 +24,8 @@ MemoryRoom memory_room(const std::string& root = "", uint64_t free_bytes = free_
 
 // The least of MemTotal (or free_memory_setting(), if that is more) and the limits of the cgroups.
 // Unlike the room it does not change while memory is used, so processes that must agree can ask for
-// it.
-MemoryRoom memory_capacity(const std::string& root = "");
+// it. `process`: a pid, whose groups count.
+MemoryRoom memory_capacity(const std::string& root = "", const std::string& process = "self");
 
 // The control group that a process's memory is charged to ("/slurm/job_7"; the one of version 1 if
 // both are mounted); "" if the system does not tell. `process`: a pid.

@@ -5,8 +5,12 @@
 #include <sched.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cmath>
+#include <fstream>
 #include <set>
 
+#include "base/control_groups.h"
 #include "base/text_file.h"
 
 namespace elixir {
@@ -21,6 +25,18 @@ struct ProcessorSet {
   const size_t bytes = sizeof sets;
 };
 
+// Processors' worth of time that a group may use; 0: it has no limit of its own.
+double group_quota(const ControlGroup& group) {
+  double quota_us = 0, period_us = 0;
+  if (group.version1) {
+    std::ifstream(group.folder + "cpu.cfs_quota_us") >> quota_us;  // -1: none
+    std::ifstream(group.folder + "cpu.cfs_period_us") >> period_us;
+  } else {
+    std::ifstream(group.folder + "cpu.max") >> quota_us >> period_us;  // "max 100000": none
+  }
+  return quota_us > 0 && period_us > 0 ? quota_us / period_us : 0;
+}
+
 }  // namespace
 
 std::vector<int> usable_processors(pid_t process) {
@@ -33,6 +49,24 @@ std::vector<int> usable_processors(pid_t process) {
   }
   if (processors.empty() && process == 0) processors.push_back(0);
   return processors;
+}
+
+std::optional<ProcessorQuota> processor_quota(const std::string& root) {
+  std::optional<ProcessorQuota> least;
+  for (const ControlGroup& group : control_groups(root, "cpu")) {
+    const double processors = group_quota(group);
+    if (processors <= 0 || (least && least->processors <= processors)) continue;
+    const char* const file = group.version1 ? "cpu.cfs_quota_us" : "cpu.max";
+    least = {processors, fmt::format("{} of cgroup {}", file, group.name)};
+  }
+  return least;
+}
+
+uint32_t parallel_threads(const std::string& root) {
+  const auto usable = static_cast<double>(usable_processors().size());
+  const std::optional<ProcessorQuota> quota = processor_quota(root);
+  const double limit = quota ? std::ceil(quota->processors) : usable;
+  return static_cast<uint32_t>(std::max(1.0, std::min(usable, limit)));
 }
 
 void bind_this_thread(const std::vector<int>& processors) {

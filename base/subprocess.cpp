@@ -44,11 +44,11 @@ std::vector<std::string> merged_environment(const std::vector<std::string>& extr
   if (options.new_session) ::setsid();
   if (options.parent_death_signal != 0) {
     ::prctl(PR_SET_PDEATHSIG, options.parent_death_signal);
-    if (::getppid() != parent) ::_exit(127);  // the parent died before prctl took effect
+    ::signal(options.parent_death_signal, SIG_DFL);  // ignored, it would tell nothing
+    if (::getppid() != parent) ::_exit(127);         // the parent died before prctl took effect
   }
   if (options.stdout_fd >= 0) ::dup2(options.stdout_fd, STDOUT_FILENO);
   if (options.stderr_fd >= 0) ::dup2(options.stderr_fd, STDERR_FILENO);
-  for (int signal : {SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGCHLD}) ::signal(signal, SIG_DFL);
   // Also descriptors that came to us from our own parent: a daemon must not keep someone's pipe.
   ::close_range(STDERR_FILENO + 1, ~0u, CLOSE_RANGE_CLOEXEC);
   sigset_t none;

@@ -18,7 +18,9 @@ struct SpawnOptions {
   bool new_session = false;                    // setsid: survives the parent's terminal
 };
 
-// fork and exec; the child gets no other descriptor of the parent and default signal handling.
+// fork and exec. The child gets no other descriptor of the parent, and no signal is blocked in it.
+// Signals that the parent ignores stay ignored (except parent_death_signal), others are as by
+// default.
 // An exec that fails is reported here, not as a child that exits.
 Result<pid_t> spawn(const SpawnOptions& options);
 

@@ -14,6 +14,7 @@
 
 #include "base/cli.h"
 #include "base/compute_type_names.h"
+#include "base/inherited.h"
 #include "base/processors.h"
 #include "base/units.h"
 #include "client/probe/inplace.h"
@@ -320,6 +321,7 @@ Status run(const Arguments& arguments) {
 }  // namespace elixir::bench
 
 int main(int argc, char** argv) {
+  elixir::settle_inherited();
   elixir::bench::Arguments arguments;
   CLI::App app("The CPU update's rate and its fraction of this machine's in-place bandwidth.",
                "adam");

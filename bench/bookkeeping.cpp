@@ -17,6 +17,7 @@
 
 #include "base/cli.h"
 #include "base/clock.h"
+#include "base/inherited.h"
 #include "base/log.h"
 #include "base/throw_error.h"
 #include "daemon/job.h"
@@ -251,6 +252,7 @@ int run(int argc, const char* const* argv) {
 }  // namespace elixir::daemon
 
 int main(int argc, char** argv) {
+  elixir::settle_inherited();
   try {
     return elixir::daemon::run(argc, argv);
   } catch (const std::exception& failure) {

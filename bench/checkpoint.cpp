@@ -23,6 +23,7 @@
 #include "base/cli.h"
 #include "base/clock.h"
 #include "base/fd.h"
+#include "base/inherited.h"
 #include "base/throw_error.h"
 #include "base/units.h"
 #include "client/elixir.h"
@@ -315,6 +316,7 @@ int run(const Arguments& arguments) {
 }  // namespace elixir
 
 int main(int argc, char** argv) {
+  elixir::settle_inherited();
   CLI::App app("What a save costs a training, and how fast folders are written and read",
                "checkpoint");
   elixir::init_cli(app);

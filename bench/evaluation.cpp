@@ -22,6 +22,7 @@
 
 #include "base/cli.h"
 #include "base/clock.h"
+#include "base/inherited.h"
 #include "base/throw_error.h"
 #include "client/elixir.h"
 #include "client/torch_device/cuda_library.h"
@@ -221,6 +222,7 @@ int run_beside(const Arguments& arguments) {
 }  // namespace elixir
 
 int main(int argc, char** argv) {
+  elixir::settle_inherited();
   CLI::App app("Measures how much evaluation slows step() down", "evaluation");
   elixir::init_cli(app);
   elixir::Arguments arguments;

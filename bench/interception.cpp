@@ -13,6 +13,7 @@
 
 #include "base/cli.h"
 #include "base/clock.h"
+#include "base/inherited.h"
 #include "base/throw_error.h"
 #include "client/elixir.h"
 #include "client/torch_device/cuda_library.h"
@@ -91,6 +92,7 @@ void print(const std::vector<Row>& rows, bool json) {
 }  // namespace elixir
 
 int main(int argc, char** argv) {
+  elixir::settle_inherited();
   CLI::App app("What interception costs an operator on a parameter", "interception");
   elixir::init_cli(app);
   bool json = false;

@@ -12,6 +12,7 @@
 
 #include "base/cli.h"
 #include "base/compute_type_names.h"
+#include "base/inherited.h"
 #include "base/units.h"
 #include "optim_cpu/master.h"
 
@@ -236,6 +237,7 @@ Status run(const Arguments& arguments, const std::string& device) {
 }  // namespace elixir::bench
 
 int main(int argc, char** argv) {
+  elixir::settle_inherited();
   elixir::bench::Arguments arguments;
   CLI::App app(
       "The device kernels' rates and their fractions of the device's own copy bandwidth. "

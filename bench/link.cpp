@@ -12,6 +12,7 @@
 
 #include "base/cli.h"
 #include "base/clock.h"
+#include "base/inherited.h"
 #include "base/throw_error.h"
 #include "base/units.h"
 #include "client/device/pinned_ranges.h"
@@ -202,6 +203,7 @@ int run(const Arguments& arguments) {
 }  // namespace elixir
 
 int main(int argc, char** argv) try {
+  elixir::settle_inherited();
   elixir::Arguments arguments;
   CLI::App app("The runtime's copies to and from the device against a plain loop of copies",
                "link");

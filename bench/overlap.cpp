@@ -20,6 +20,7 @@
 
 #include "base/cli.h"
 #include "base/clock.h"
+#include "base/inherited.h"
 #include "base/throw_error.h"
 #include "client/elixir.h"
 #include "models/decoder.h"
@@ -321,6 +322,7 @@ int run_all(bool check, bool json, const std::string& only, const std::string& t
 }  // namespace elixir
 
 int main(int argc, char** argv) {
+  elixir::settle_inherited();
   CLI::App app("How much of transfers and updates hides behind the leg that binds", "overlap");
   elixir::init_cli(app);
   bool json = false, check = false;

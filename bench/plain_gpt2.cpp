@@ -4,6 +4,7 @@
 #include <iostream>
 
 #include "base/clock.h"
+#include "base/inherited.h"
 #include "models/plain_train.h"
 #include "models/torch_settings.h"
 #include "models/train_inputs.h"
@@ -52,6 +53,7 @@ int run(const TrainOptions& options) {
 }  // namespace elixir
 
 int main(int argc, char** argv) {
+  elixir::settle_inherited();
   elixir::TrainOptions options;
   const int exit_code = elixir::parse_train_options(
       "plain_gpt2", "Trains a model with LibTorch alone, to compare Elixir with", argc, argv,

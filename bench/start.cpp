@@ -16,6 +16,7 @@
 
 #include "base/cli.h"
 #include "base/clock.h"
+#include "base/inherited.h"
 #include "base/processors.h"
 #include "base/throw_error.h"
 #include "client/elixir.h"
@@ -211,6 +212,7 @@ int run_all(const Arguments& options) {
 }  // namespace elixir
 
 int main(int argc, char** argv) {
+  elixir::settle_inherited();
   CLI::App app("How long a training takes to start, by one thread and by several", "start");
   elixir::init_cli(app);
   elixir::Arguments options;

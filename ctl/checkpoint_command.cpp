@@ -7,10 +7,10 @@
 #include <iostream>
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "base/compute_type_names.h"
+#include "base/processors.h"
 #include "ctl/checkpoint_checks.h"
 #include "ctl/checkpoint_estimate.h"
 #include "ctl/command.h"
@@ -45,9 +45,8 @@ Result<bool> show(const ListArguments& arguments, bool read) {
   Result<std::vector<checkpoints::ListedCheckpoint>> all = find_checkpoints(arguments.path);
   if (!all.ok()) return all.status();
   bool valid = true;
-  const uint32_t threads = arguments.threads != 0
-                               ? arguments.threads
-                               : std::clamp(std::thread::hardware_concurrency(), 1u, 8u);
+  const uint32_t threads =
+      arguments.threads != 0 ? arguments.threads : std::clamp(parallel_threads(), 1u, 8u);
   for (checkpoints::ListedCheckpoint& one : *all) {
     if (read) verify_checkpoint(one, threads);
     valid = valid && one.valid;

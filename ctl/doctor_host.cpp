@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <sstream>
 #include <system_error>
 
@@ -40,9 +41,19 @@ std::string first_word(const std::string& path) {
   return word;
 }
 
-Finding examine_processors() {
-  return {"processors", Severity::kOk,
-          fmt::format("{} that this process may use", usable_processors().size()), ""};
+Finding examine_processors(const std::string& root) {
+  const size_t usable = usable_processors().size();
+  Finding finding{"processors", Severity::kOk, fmt::format("{} that this process may use", usable),
+                  ""};
+  const std::optional<ProcessorQuota> quota = processor_quota(root);
+  if (!quota) return finding;
+  finding.text += fmt::format("; a quota allows {:.2f} processors' time ({}): {} thread(s)",
+                              quota->processors, quota->limit, parallel_threads(root));
+  if (quota->processors < static_cast<double>(usable)) {
+    finding.severity = Severity::kNote;
+    finding.remedy = "raise the quota (docker run --cpus, resources.limits.cpu, CPUQuota=)";
+  }
+  return finding;
 }
 
 // "MemTotal" of a node's meminfo, whose lines are "Node 0 MemTotal: 123 kB".
@@ -234,9 +245,14 @@ Finding examine_elixird(const DoctorOptions& options) {
 }  // namespace
 
 std::vector<Finding> examine_host(const DoctorOptions& options) {
-  return {examine_processors(), examine_numa(options.root), examine_memory(options.root),
-          examine_huge_pages(), examine_memlock(),          examine_dev_shm(),
-          examine_torch(),      examine_elixird(options)};
+  return {examine_processors(options.root),
+          examine_numa(options.root),
+          examine_memory(options.root),
+          examine_huge_pages(),
+          examine_memlock(),
+          examine_dev_shm(),
+          examine_torch(),
+          examine_elixird(options)};
 }
 
 }  // namespace elixir::ctl

@@ -2,10 +2,12 @@
 // checkpoints there are.
 
 #include "base/cli.h"
+#include "base/inherited.h"
 #include "ctl/command.h"
 
 int main(int argc, char** argv) {
   using namespace elixir;
+  settle_inherited();
   CLI::App app("Asks an elixird how it is, and how this machine would train a model.", "elixirctl");
   init_cli(app);
   app.require_subcommand(0, 1);  // so that a misspelt one is an unknown argument with a nearest

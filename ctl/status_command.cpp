@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "base/inherited.h"
 #include "ctl/command.h"
 #include "ctl/status_client.h"
 #include "ctl/status_text.h"
@@ -31,7 +32,9 @@ std::atomic<bool> interrupted = false;
 void watch_for_interrupt() {
   struct sigaction action {};
   action.sa_handler = [](int) { interrupted = true; };  // no SA_RESTART: sleep returns
-  for (int signal : {SIGINT, SIGTERM}) ::sigaction(signal, &action, nullptr);
+  for (int signal : {SIGINT, SIGTERM}) {
+    if (!is_ignored(signal)) ::sigaction(signal, &action, nullptr);
+  }
 }
 
 // What all elixirds meant by the arguments say. `status` names those that do not answer.

@@ -338,6 +338,7 @@ Status Daemon::admit(Connection& connection, Job& job, const shm::AttachRequest&
   claimed.rank = request.position.rank;
   claimed.local_rank = request.position.local_rank;
   claimed.pid = connection.peer.pid;
+  if (claimed.pid > 0) claimed.oom_watch.emplace(std::to_string(claimed.pid));
   claimed.pins_params = request.wishes.pins_params != 0;
   claimed.socket = connection.socket.get();
   const Result<Session*> session = job.claim(std::move(claimed));

@@ -92,12 +92,12 @@ double best_gb_s(const NodeCpus& node, std::span<Vector> data, uint32_t threads,
 uint32_t enough_threads(const NodeCpus& node, std::span<Vector> data,
                         const std::atomic<bool>& stop) {
   const int64_t start_ns = monotonic_ns();
-  const auto cpus = static_cast<uint32_t>(node.cpus.size());
   uint32_t enough = 1;
   double enough_gb_s = best_gb_s(node, data, 1, adam_step);
-  for (uint32_t count = 1; count < cpus && seconds_since(start_ns) < kMaxSeconds &&
+  for (uint32_t count = 1; count < node.most_threads && seconds_since(start_ns) < kMaxSeconds &&
                            !stop.load(std::memory_order_relaxed);) {
-    count = std::min(cpus, count + std::max(1u, count / 2));  // 1 2 3 4 6 9 13 19 28 ...
+    count =
+        std::min(node.most_threads, count + std::max(1u, count / 2));  // 1 2 3 4 6 9 13 19 28 ...
     double gb_s = best_gb_s(node, data, count, adam_step);
     // A second look: a moment in which the machine was busy must not decide.
     if (gb_s < enough_gb_s * kLeastGain) {
@@ -119,7 +119,7 @@ Bandwidth measure_bandwidth(const NodeCpus& node, uint32_t threads, uint64_t spa
   if (bytes > spare_bytes) {
     log_warn("no_bandwidth_probe", "needs='{}' spare='{}'", format_bytes(bytes),
              format_bytes(spare_bytes));
-    return {threads > 0 ? threads : cpus, 0};
+    return {threads > 0 ? threads : node.most_threads, 0};
   }
   struct Free {
     void operator()(void* memory) const { std::free(memory); }

@@ -15,8 +15,8 @@ struct Bandwidth {
 // Measures the in-place bandwidth of one node's memory: reads, changes and writes back every byte
 // of a buffer far larger than the caches. With `threads` 0 it adds threads until one more step of
 // them speeds up an Adam update of the same memory by less than 3 %, and returns that number. Takes
-// some tenths of a second. Measures nothing (gb_s 0, all processors) if the buffer would need more
-// than `spare_bytes`, or if `stop` becomes true.
+// some tenths of a second. Measures nothing (gb_s 0, NodeCpus::most_threads) if the buffer would
+// need more than `spare_bytes`, or if `stop` becomes true.
 Bandwidth measure_bandwidth(const NodeCpus& node, uint32_t threads, uint64_t spare_bytes,
                             const std::atomic<bool>& stop);
 

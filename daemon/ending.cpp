@@ -35,16 +35,17 @@ void Job::end_session(const Session& session, const Status& why) {
 }
 
 void Job::lose_rank(Session& session) {
-  log_warn("lost", "job='{}' session={} rank={} pid={}", options_.name, session.id, session.rank,
-           session.pid);
+  const std::string oom = session.oom_watch ? session.oom_watch->verdict() : "";
+  log_warn("lost", "job='{}' session={} rank={} pid={}{}", options_.name, session.id, session.rank,
+           session.pid, oom.empty() ? "" : fmt::format(" cause=\"{}\"", oom));
   look_at_swings(session);  // what it has updated counts
   close(session);
   for (const auto& other : sessions_) {
     if (other != nullptr) look_at_posted(*other);
   }
-  std::string text = fmt::format(
-      "rank {} (pid {}) died: see its own output for the cause, then start the job again",
-      session.rank, session.pid);
+  std::string text =
+      fmt::format("rank {} (pid {}) died: {}, then start the job again", session.rank, session.pid,
+                  oom.empty() ? "see its own output for the cause" : oom);
   if (tracker_.partly_updated()) {
     text += fmt::format(
         " (updates are immediate: some chunks have that of step {} already, so that the weights in "

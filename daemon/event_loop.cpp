@@ -17,6 +17,7 @@
 #include "base/spare_threads.h"
 #include "daemon/daemon.h"
 #include "daemon/service_notify.h"
+#include "daemon/stop_signals.h"
 #include "daemon/waits.h"
 #include "daemon/zmq_gate.h"
 #include "shm/peer_bytes.h"
@@ -64,8 +65,10 @@ void drain(int eventfd) {
 Result<std::unique_ptr<Daemon>> Daemon::start(const Config& config) {
   sigset_t blocked;
   ::pthread_sigmask(SIG_BLOCK, nullptr, &blocked);
-  ELIXIR_CHECK(sigismember(&blocked, SIGTERM) == 1 && sigismember(&blocked, SIGINT) == 1,
-               "signals would end elixird in the midst of a step");
+  for (const int signal : {SIGTERM, SIGINT}) {
+    ELIXIR_CHECK(sigismember(&blocked, signal) == 1 || is_ignored(signal),
+                 "signal {} would end elixird in the midst of a step", signal);
+  }
   const Result<shm::RuntimeFolder> folder = shm::open_runtime_folder(config.runtime_dir);
   if (!folder.ok()) return folder.status();
   std::unique_ptr<Daemon> daemon(new Daemon(config));
@@ -116,12 +119,7 @@ Status Daemon::open(const shm::RuntimeFolder& folder) {
   Result<UniqueFd> lock = take_lock(folder_.lock_file());
   if (!lock.ok()) return lock.status();
   lock_ = std::move(*lock);
-  sigset_t signals;
-  sigemptyset(&signals);
-  sigaddset(&signals, SIGTERM);
-  sigaddset(&signals, SIGINT);
-  sigaddset(&signals, SIGHUP);
-  sigaddset(&signals, SIGQUIT);
+  const sigset_t signals = stop_signals();
   signals_.reset(::signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
   work_done_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   background_done_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));

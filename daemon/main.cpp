@@ -4,20 +4,17 @@
 #include <new>
 
 #include "base/cli.h"
+#include "base/inherited.h"
 #include "base/log.h"
 #include "daemon/config.h"
 #include "daemon/daemon.h"
+#include "daemon/stop_signals.h"
 
 namespace {
 
 // Before any thread starts, so that all inherit it: signals arrive at the event loop alone.
 void block_signals() {
-  sigset_t signals;
-  sigemptyset(&signals);
-  sigaddset(&signals, SIGTERM);
-  sigaddset(&signals, SIGINT);
-  sigaddset(&signals, SIGHUP);
-  sigaddset(&signals, SIGQUIT);
+  const sigset_t signals = elixir::daemon::stop_signals();
   ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   // In their place a call of the system fails.
   ::signal(SIGPIPE, SIG_IGN);
@@ -28,6 +25,7 @@ void block_signals() {
 
 int main(int argc, char** argv) {
   using namespace elixir;
+  settle_inherited();
   CLI::App app{"Keeps the optimizer states of this node's trainings and updates them", "elixird"};
   daemon::Config config;
   if (const int code = daemon::read_config(app, argc, argv, &config); code >= 0) return code;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/oom_watch.h"
 #include "daemon/fill.h"
 #include "daemon/session_memory.h"
 
@@ -36,10 +37,11 @@ struct Session {
   uint32_t rank = 0;        // among all of the job: its shard
   uint32_t local_rank = 0;  // on this node: its place in Job::sessions()
   pid_t pid = -1;
-  bool pins_params = false;   // RankWishes'
-  uint32_t worker_group = 0;  // on the node where its memory lies
-  int memory_node = -1;       // that node; -1: there is only one
-  int socket = -1;            // of its Connection; -1: gone
+  std::optional<OomWatch> oom_watch;  // its process's control group, from attach on
+  bool pins_params = false;           // RankWishes'
+  uint32_t worker_group = 0;          // on the node where its memory lies
+  int memory_node = -1;               // that node; -1: there is only one
+  int socket = -1;                    // of its Connection; -1: gone
   Owed owed = Owed::kNothing;
   std::string routing_id;                  // of its ZeroMQ peer; "": has not said hello
   std::optional<Reservation> reservation;  // until its memory is there, or cannot be had

@@ -2,14 +2,14 @@
 
 #include <numa.h>
 
+#include <algorithm>
 #include <map>
 
 #include "base/check.h"
-#include "base/processors.h"
 
 namespace elixir::daemon {
 
-std::vector<NodeCpus> allowed_nodes() {
+std::vector<NodeCpus> allowed_nodes(uint32_t parallel) {
   std::map<int, std::vector<int>> cpus_of_node;
   const bool numa = numa_available() >= 0;
   for (const int cpu : usable_processors()) {
@@ -17,7 +17,10 @@ std::vector<NodeCpus> allowed_nodes() {
     cpus_of_node[node < 0 ? 0 : node].push_back(cpu);
   }
   std::vector<NodeCpus> nodes;
-  for (auto& [node, cpus] : cpus_of_node) nodes.push_back({node, std::move(cpus)});
+  for (auto& [node, cpus] : cpus_of_node) {
+    const auto n_cpus = static_cast<uint32_t>(cpus.size());
+    nodes.push_back({node, std::move(cpus), std::clamp(parallel, 1u, n_cpus)});
+  }
   return nodes;
 }
 

@@ -16,10 +16,10 @@ namespace {
 
 constexpr uint64_t kProbeShareOfMemory = 8;  // the probe's buffer takes at most an eighth
 
-// One node stands for all: they are built alike.
-Bandwidth of_all_nodes(const Bandwidth& of_one, size_t nodes) {
+// One node stands for all: they are built alike. A quota is one for all.
+Bandwidth of_all_nodes(const Bandwidth& of_one, size_t nodes, uint32_t most_threads) {
   const auto n_nodes = static_cast<uint32_t>(nodes);
-  const uint32_t threads = std::min(of_one.threads * n_nodes, shm::kMaxWorkers);
+  const uint32_t threads = std::min({of_one.threads * n_nodes, most_threads, shm::kMaxWorkers});
   return {threads, of_one.gb_s * std::min(n_nodes, threads)};
 }
 
@@ -38,7 +38,9 @@ void Daemon::start_threads() {
   for (const NodeCpus& node : nodes_) {
     processors.insert(processors.end(), node.cpus.begin(), node.cpus.end());
   }
-  if (threads == 0) threads = static_cast<uint32_t>(processors.size());
+  if (threads == 0) {
+    threads = std::min(parallel_threads(), static_cast<uint32_t>(processors.size()));
+  }
   threads = std::min(threads, shm::kMaxWorkers);
   if (!config_.no_bandwidth_probe) {
     const uint64_t spare_bytes = memory_room("", config_.memory_room_bytes).available_bytes;
@@ -47,7 +49,7 @@ void Daemon::start_threads() {
     const Bandwidth measured =
         of_all_nodes(measure_bandwidth(nodes_[0], threads_to_measure(),
                                        spare_bytes / kProbeShareOfMemory, stop_measuring_),
-                     nodes_.size());
+                     nodes_.size(), threads);
     const MachineLoad beside = others_.look();
     const uint32_t enough =
         bandwidth_.started(measured, before.idle() && beside.idle(),
@@ -116,7 +118,8 @@ void Daemon::measure_again() {
         outcome->idle = others.look().idle();
       },
       [this, outcome] {
-        on_measured(of_all_nodes(outcome->measured, nodes_.size()), outcome->idle);
+        const uint32_t most = config_.workers != 0 ? config_.workers : parallel_threads();
+        on_measured(of_all_nodes(outcome->measured, nodes_.size(), most), outcome->idle);
       });
 }
 

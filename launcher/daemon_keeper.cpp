@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <iostream>
 #include <optional>
 #include <sstream>
 
@@ -71,7 +72,7 @@ bool DaemonKeeper::serves_others(const std::string& own, const std::function<boo
 }
 
 void DaemonKeeper::stop() {
-  if (pid_ < 0) return;
+  if (pid_ < 0 || reap(0)) return;
   ::kill(pid_, SIGTERM);
   if (reap(kStopMs)) return;
   ::kill(pid_, SIGKILL);
@@ -79,9 +80,19 @@ void DaemonKeeper::stop() {
   pid_ = -1;
 }
 
+// Its ranks know only that it is gone.
+void DaemonKeeper::note_end(int state) const {
+  const bool killed = WIFSIGNALED(state) && WTERMSIG(state) == SIGKILL;
+  const std::string oom = killed ? oom_watch_.verdict() : "";
+  if (oom.empty()) return;
+  std::cerr << fmt::format("elixir-run: elixird (pid {}) was killed by SIGKILL: {}\n", pid_, oom);
+}
+
 bool DaemonKeeper::reap(int timeout_ms) {
   for (const int64_t start_ns = monotonic_ns();;) {
-    const pid_t ended = ::waitpid(pid_, nullptr, WNOHANG);
+    int state = 0;
+    const pid_t ended = ::waitpid(pid_, &state, WNOHANG);
+    if (ended == pid_) note_end(state);
     if (ended == pid_ || (ended < 0 && errno == ECHILD)) {
       pid_ = -1;
       return true;

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/oom_watch.h"
 #include "base/status.h"
 #include "shm/runtime_folder.h"
 
@@ -40,10 +41,12 @@ class DaemonKeeper {
 
  private:
   bool reap(int timeout_ms);
+  void note_end(int state) const;
 
   const shm::DaemonPlaces places_;
   std::vector<std::string> daemon_arguments_;
   pid_t pid_ = -1;
+  OomWatch oom_watch_;  // elixird is started in this process's control group
 };
 
 }  // namespace elixir::launcher

@@ -11,6 +11,7 @@
 
 #include "base/cli.h"
 #include "base/folder_names.h"
+#include "base/inherited.h"
 #include "base/nearest.h"
 #include "base/subprocess.h"
 #include "client/ranks/rank_environment.h"
@@ -129,8 +130,6 @@ Result<std::string> find_program(const std::string& name) {
                nearest.empty() ? "" : "; did you mean '" + nearest + "'?");
 }
 
-constexpr int kSignalExit = 128;  // as shells say it
-
 // One that asks this program to end; 0: none has come. `save_asked` becomes true when kSaveSignal
 // has.
 int take_stop_signal(const SignalWatch& signals, bool* save_asked) {
@@ -233,6 +232,7 @@ Result<int> run(Arguments arguments) {
 }  // namespace elixir::launcher
 
 int main(int argc, char** argv) {
+  elixir::settle_inherited();
   elixir::launcher::Arguments arguments;
   if (const int code = elixir::launcher::parse(argc, argv, arguments); code >= 0) return code;
   const elixir::Result<int> result = elixir::launcher::run(std::move(arguments));

@@ -14,6 +14,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/inherited.h"
 #include "base/subprocess.h"
 #include "launcher/signal_handlers.h"
 
@@ -27,22 +28,17 @@ constexpr int kMaxReads = 16;  // at a time from one stream: as much as the larg
 // How long a reader of our output may pause before what is left is dropped at the end.
 constexpr int kLastFlushMs = 1000;
 
-sigset_t watched_signals() {
-  sigset_t set;
-  sigemptyset(&set);
-  for (int signal : {SIGINT, SIGTERM, SIGHUP, SIGCHLD, kSaveSignal}) sigaddset(&set, signal);
-  return set;
-}
+sigset_t watched_signals() { return not_ignored({SIGINT, SIGTERM, SIGHUP, SIGCHLD, kSaveSignal}); }
 
 std::string describe(int exit_code) {
-  if (exit_code <= 128) return fmt::format("ended with exit code {}", exit_code);
-  const char* name = ::sigabbrev_np(exit_code - 128);
-  return name == nullptr ? fmt::format("was killed by signal {}", exit_code - 128)
+  if (exit_code <= kSignalExit) return fmt::format("ended with exit code {}", exit_code);
+  const char* name = ::sigabbrev_np(exit_code - kSignalExit);
+  return name == nullptr ? fmt::format("was killed by signal {}", exit_code - kSignalExit)
                          : fmt::format("was killed by SIG{}", name);
 }
 
 int exit_code_of(const siginfo_t& info) {
-  return info.si_code == CLD_EXITED ? info.si_status : 128 + info.si_status;
+  return info.si_code == CLD_EXITED ? info.si_status : kSignalExit + info.si_status;
 }
 
 // REQUIRES: `leader` has ended or got SIGKILL, and is not reaped: so its group's number cannot
@@ -59,7 +55,8 @@ void end_session(pid_t leader) {
 SignalWatch::SignalWatch() {
   const sigset_t set = watched_signals();
   ::sigprocmask(SIG_BLOCK, &set, nullptr);
-  ::signal(SIGPIPE, SIG_IGN);
+  // A handler, since ranks would inherit SIG_IGN.
+  if (!is_ignored(SIGPIPE)) ::signal(SIGPIPE, [](int) {});
   fd_.reset(::signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC));
   ELIXIR_CHECK(fd_.valid(), "signalfd: {}", std::strerror(errno));
 }
@@ -69,7 +66,7 @@ SignalWatch::~SignalWatch() {
   }
   const sigset_t set = watched_signals();
   ::sigprocmask(SIG_UNBLOCK, &set, nullptr);
-  ::signal(SIGPIPE, SIG_DFL);
+  if (!is_ignored(SIGPIPE)) ::signal(SIGPIPE, SIG_DFL);
 }
 
 int SignalWatch::take() const {
@@ -236,8 +233,9 @@ void ProcessGroup::note_failure(const Ended& ended) {
   outcome_.exit_code = exit_code;
   if (outcome_.stop_signal != 0) return;  // told to stop: the others keep their time
   for (Stream& stream : ranks_[rank].streams) read_stream(stream, /*ended=*/true);
-  say(fmt::format("rank {} (pid {}) {}{}", options_.first_rank + rank, pid, describe(exit_code),
-                  any_running() ? "; stopping the others" : ""));
+  const std::string oom = exit_code == kSignalExit + SIGKILL ? oom_watch_.verdict() : "";
+  say(fmt::format("rank {} (pid {}) {}{}{}", options_.first_rank + rank, pid, describe(exit_code),
+                  oom.empty() ? "" : ": " + oom, any_running() ? "; stopping the others" : ""));
   signal_all(SIGTERM);
   kill_after(options_.failure_grace_ms);
 }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/fd.h"
+#include "base/oom_watch.h"
 #include "base/status.h"
 #include "launcher/output.h"
 
@@ -17,9 +18,11 @@ namespace elixir::launcher {
 // The signal with which a user, or Slurm before a job's time is over, asks for a checkpoint.
 inline constexpr int kSaveSignal = SIGUSR1;
 
+inline constexpr int kSignalExit = 128;  // plus the signal, as shells say it
+
 // While it lives, SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGCHLD are read from fd() instead of being
-// delivered, and a write to nobody is an error instead of SIGPIPE. Only one at a time; make it
-// before the process has threads.
+// delivered, and a write to nobody is an error instead of SIGPIPE. A signal that was ignored before
+// stays ignored, here and in the ranks. Only one at a time; make it before the process has threads.
 class SignalWatch {
  public:
   SignalWatch();
@@ -110,6 +113,7 @@ class ProcessGroup {
   bool any_running() const;
 
   const GroupOptions options_;
+  const OomWatch oom_watch_;  // ranks are started in this process's control group
   OutputStream out_, err_;
   std::vector<Rank> ranks_;
   GroupOutcome outcome_;

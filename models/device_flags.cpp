@@ -25,7 +25,8 @@ void add_device_flags(CLI::App& app, DeviceChoice& device, std::optional<uint64_
 
 void add_threads_flag(CLI::App& app, int& threads) {
   add_count(app, "--threads", threads,
-            "Threads of a rank's operators (0 = the cores, shared among the node's ranks)")
+            "Threads of a rank's operators (0 = OMP_NUM_THREADS, else the cores or the cgroup's "
+            "quota, shared among the node's ranks)")
       ->type_name("N");
 }
 

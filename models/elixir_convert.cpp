@@ -6,6 +6,7 @@
 
 #include "base/cli.h"
 #include "base/compute_type_names.h"
+#include "base/inherited.h"
 #include "models/convert.h"
 
 namespace elixir {
@@ -39,6 +40,7 @@ CLI::App* add_import(CLI::App& app, ImportRequest& request) {
 
 int main(int argc, char** argv) {
   using namespace elixir;
+  settle_inherited();
   CLI::App app("Converts optimizer states between checkpoints and files of torch.save().",
                "elixir-convert");
   init_cli(app);

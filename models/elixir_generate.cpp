@@ -9,6 +9,7 @@
 
 #include "base/cli.h"
 #include "base/compute_type_names.h"
+#include "base/inherited.h"
 #include "base/log.h"
 #include "base/printable.h"
 #include "base/progress.h"
@@ -154,7 +155,6 @@ void run(const Arguments& arguments, const std::string& folder, int tries) {
   LaunchEnvironment environment = value_or_throw(read_launch_environment());
   if (tries > 1) environment.job += fmt::format("/{}", tries);  // another one of elixird's
   options.environment = environment;
-  use_threads(arguments.threads, environment.local_world_size);
   prepare_torch(at::Device(options.device).type());
   if (options.device == "cpu") keep_freed_memory();
   const std::shared_ptr<Decoder> model = build_frozen(config);
@@ -180,6 +180,8 @@ int generate_main(int argc, const char* const* argv) {
   add_options(app, arguments);
   if (const int code = parse_cli(app, argc, argv); code >= 0) return code;
   return run_program("elixir-generate", "use fewer --rcache-blocks, or raise --gpu-memory", [&] {
+    const LaunchEnvironment environment = value_or_throw(read_launch_environment());
+    use_threads(arguments.threads, environment.local_world_size);
     use_model_folder(arguments.folder,
                      [&](const std::string& folder, int tries) { run(arguments, folder, tries); });
     return 0;
@@ -189,4 +191,7 @@ int generate_main(int argc, const char* const* argv) {
 }  // namespace
 }  // namespace elixir
 
-int main(int argc, char** argv) { return elixir::generate_main(argc, argv); }
+int main(int argc, char** argv) {
+  elixir::settle_inherited();
+  return elixir::generate_main(argc, argv);
+}

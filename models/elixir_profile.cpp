@@ -10,6 +10,7 @@
 
 #include "base/cli.h"
 #include "base/compute_type_names.h"
+#include "base/inherited.h"
 #include "client/profile/profile.h"
 #include "client/tensors/meta_init.h"
 #include "client/tensors/scalar_type.h"
@@ -90,6 +91,7 @@ Result<planner::ModelProfile> profile(const Request& request) {
 
 int main(int argc, char** argv) {
   using namespace elixir;
+  settle_inherited();
   CLI::App app("Prints what one step of a model does, without running it, as JSON.",
                "elixir-profile");
   init_cli(app);

@@ -9,7 +9,8 @@
 #include "base/error.h"
 #include "base/gpu.h"
 #include "base/printable.h"
-#include "base/processors.h"
+#include "client/ranks/compute_threads.h"
+#include "client/ranks/openmp_wait.h"
 
 namespace elixir {
 
@@ -19,10 +20,10 @@ const char* device_of(DeviceChoice choice) {
   return cuda ? "cuda" : "cpu";
 }
 
-// torchrun sets OMP_NUM_THREADS to 1, whatever the machine has.
 void use_threads(int threads, uint32_t ranks) {
-  const int cores = static_cast<int>(usable_processors().size());
-  at::set_num_threads(threads > 0 ? threads : std::max(1, cores / static_cast<int>(ranks)));
+  const uint32_t chosen = compute_threads(static_cast<uint32_t>(std::max(threads, 0)), ranks);
+  if (chosen > 1) limit_openmp_spinning();
+  at::set_num_threads(static_cast<int>(chosen));
 }
 
 int report_problems(const std::string& program, const Problems& problems) {

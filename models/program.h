@@ -14,7 +14,9 @@ namespace elixir {
 // As Options::device has it.
 const char* device_of(DeviceChoice choice);
 
-// Threads of torch's operators: so many, or with 0 the cores, shared among so many ranks.
+// Threads of torch's operators: so many, or with 0 as many as compute_threads() says. Of
+// several, none spins for long: the program may
+// start again for that (limit_openmp_spinning), so call this first.
 void use_threads(int threads, uint32_t ranks);
 
 // Writes a line for each problem to standard error; returns the first one's exit code. REQUIRES:

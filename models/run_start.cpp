@@ -187,7 +187,8 @@ Result<checkpoints::HeldLock> take_folder(int folder, double wait_s, bool again,
     const double patience_s = 2 * wait_s;  // rank 0 is to say first why it waits in vain
     const Status held =
         again ? Status() : checkpoints::await_holder(folder, environment.job, patience_s);
-    return held.ok() ? Result<checkpoints::HeldLock>(nullptr) : held;
+    if (held.ok()) return Result<checkpoints::HeldLock>(nullptr);
+    return Status(held.code(), held.message() + environment.and_why());
   }
   Result<checkpoints::HeldLock> lock = checkpoints::hold_folder(folder, wait_s);
   if (lock.ok() && environment.world_size > 1 && !again) {

@@ -306,7 +306,10 @@ Begun begin(TrainOptions& options, RunStart& start) {
   std::vector<DamagedCheckpoint> damaged;
   while (true) {
     std::shared_ptr<Decoder> model = build_without_memory(options);
-    if (damaged.empty()) options.run.plan = plan_training(*model, options, environment);
+    if (damaged.empty()) {
+      options.run.plan = plan_training(*model, options, environment);
+      options.run.program_bytes = program_bytes(*model, options);
+    }
     try {
       AdamW optimizer(*model, hyperparameters(options, start), options.run,
                       decay_groups(*model, options));

@@ -17,7 +17,9 @@
 namespace elixir {
 namespace {
 
-planner::ModelProfile profile_of(Decoder& model, const TrainOptions& options) {
+// `profile_by`: profile_step() or profile_or_measure().
+template <typename ProfileBy>
+auto profile_of(Decoder& model, const TrainOptions& options, ProfileBy&& profile_by) {
   ProfileOptions profile;
   profile.model = options.config.name;
   profile.tokens = static_cast<uint64_t>(options.model.batch * options.model.seq);
@@ -29,7 +31,7 @@ planner::ModelProfile profile_of(Decoder& model, const TrainOptions& options) {
     return model.loss(tokens, tokens);
   };
   model.train();
-  return profile_or_measure(model, loss, profile);
+  return profile_by(model, loss, profile);
 }
 
 void write_reports(const TrainOptions& options, const planner::PlannedStep& planned,
@@ -71,6 +73,16 @@ void compare_batch(const planner::Plan& plan, const TrainOptions& options,
 
 }  // namespace
 
+uint64_t program_bytes(Decoder& model, const TrainOptions& options) {
+  if (options.run.device != "cpu") return 0;
+  // malloc keeps what is freed (keep_freed_memory), in pieces that not every tensor fits into.
+  constexpr double kFragmentation = 1.25;
+  const Result<planner::ModelProfile> profile = profile_of(model, options, profile_step);
+  if (!profile.ok()) return 0;  // not known
+  return profile->buffer_bytes +
+         static_cast<uint64_t>(kFragmentation * static_cast<double>(profile->activation_bytes));
+}
+
 std::shared_ptr<const planner::Plan> plan_training(Decoder& model, const TrainOptions& options,
                                                    const LaunchEnvironment& environment) {
   if (!options.plan_file.empty()) {
@@ -81,7 +93,7 @@ std::shared_ptr<const planner::Plan> plan_training(Decoder& model, const TrainOp
   }
   std::optional<planner::PlannedStep> planned;
   if (plan_is_wanted(options.run)) {
-    const planner::ModelProfile profile = profile_of(model, options);
+    const planner::ModelProfile profile = profile_of(model, options, profile_or_measure);
     planned = value_or_throw(choose_plan(profile, options.run, environment));
     if (planned && environment.rank == 0) {
       std::cout << planner::plan_text(planned->plan) << std::flush;

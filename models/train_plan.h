@@ -9,6 +9,9 @@
 
 namespace elixir {
 
+// Host memory that a rank's process needs for its activations, logits and gradients: 0 on a GPU.
+uint64_t program_bytes(Decoder& model, const TrainOptions& options);
+
 // How elixir-train trains: by --plan FILE, or as the planner chooses (client/train/choose_plan.h);
 // null: by the other flags. Shows the plan on rank 0 and writes --memory-picture and
 // --predicted-trace. Throws elixir::Error, also when one of these two is asked for and there is no

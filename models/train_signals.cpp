@@ -2,6 +2,8 @@
 
 #include <csignal>
 
+#include "base/inherited.h"
+
 namespace elixir {
 namespace {
 
@@ -11,6 +13,7 @@ void request_stop(int signal) { g_stop_signal = signal; }
 void request_save(int) { g_save_asked = 1; }
 
 void handle(int signal, void (*handler)(int), int flags) {
+  if (is_ignored(signal)) return;
   struct sigaction action {};
   action.sa_handler = handler;
   action.sa_flags = flags;

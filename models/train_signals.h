@@ -2,6 +2,8 @@
 
 namespace elixir {
 
+// A signal that the starter had ignored stays ignored, and asks for nothing.
+
 // From the start of the program on, so that nobody is killed by it: SIGUSR1 asks for a checkpoint.
 void catch_save_signal();
 // Whether it has come since it was asked last.

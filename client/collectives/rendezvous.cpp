@@ -82,7 +82,8 @@ Result<StorePtr> connect_store(const LaunchEnvironment& environment, double time
         environment.master_address, environment.master_port, timeout_s,
         environment.starter_hosts_store ? "torchrun's store" : "rank 0",
         "start rank 0 there, with the same MASTER_ADDR and MASTER_PORT on every node, and let "
-        "firewalls pass TCP between the nodes");
+        "firewalls pass TCP between the nodes" +
+            environment.and_why());
     if (!socket.ok()) return socket.status();
   }
   const WithoutSigpipe guard;  // for the store's thread
@@ -217,16 +218,16 @@ Status Rendezvous::State::meet(const std::string& word) {
       return error(Code::kTimedOut,
                    "{} of {} ranks have come to the rendezvous at {} within {:.0f} s; missing: {}. "
                    "See whether they were started, and what they say; "
-                   "ELIXIR_RENDEZVOUS_TIMEOUT_S allows more",
+                   "ELIXIR_RENDEZVOUS_TIMEOUT_S allows more{}",
                    met, size, endpoint_name(environment.master_address, environment.master_port),
-                   timeout_s, missing(word));
+                   timeout_s, missing(word), environment.and_why());
     }
     if (notes.due(waited_s)) {
       log_info("rendezvous",
                "at={} for={} come={} of={} missing=\"{}\" waited_s={:.0f} "
-               "limit_s={:.0f}",
+               "limit_s={:.0f} because=\"{}\"",
                endpoint_name(environment.master_address, environment.master_port), word, met, size,
-               missing(word), waited_s, timeout_s);
+               missing(word), waited_s, timeout_s, environment.ranks_said);
     }
     ::usleep(waited_s < 1 ? kPollMicroseconds : kSlowPollMicroseconds);
   }

@@ -124,10 +124,13 @@ struct Options {
   bool offload = true;
   // Replaces all of these: the planner's choice (elixir::plan). Must be the same on all ranks.
   std::shared_ptr<const planner::Plan> plan = {};
+  // Host memory that each rank's program needs beside Elixir, for example for activations if the
+  // device is the CPU. It counts when a training that does not fit is refused. 0: not known.
+  uint64_t program_bytes = 0;
   uint64_t device_memory_bytes = 0;  // for torch and Elixir together; 0: as much as there is
   uint32_t workers = 0;              // most threads of elixird for this job; 0: its choice
   // Threads of rank 0 that draw and load the initial values, which do not depend on their number.
-  // 0: one per processor that this process may use.
+  // 0: as many as can run at a time, by the processors that this process may use and its quota.
   uint32_t load_threads = 0;
   // A file for the run's spans, in Chrome's trace format (rank r > 0 appends .r); "": none.
   std::string trace = {};

@@ -252,6 +252,16 @@ Status check_device_memory(const RunPlan& plan, uint64_t limit_bytes) {
       format_bytes(plan.swing_bytes()), format_bytes(limit_bytes));
 }
 
+// Values of so many chunks are under way in FP32 while weights are loaded, before there is any
+// activation.
+constexpr uint64_t kLoadedChunks = 3;
+
+uint64_t trainer_bytes(const RunPlan& plan, const Options& options) {
+  if (!options.device.starts_with("cpu")) return options.program_bytes + kCudaLibraryBytes;
+  const uint64_t load_bytes = kLoadedChunks * plan.shape.chunk_numel * sizeof(float);
+  return plan.device_bytes() + std::max(options.program_bytes, load_bytes) + kCpuLibraryBytes;
+}
+
 bool is_gathered(uint32_t chunk, const shm::Shape& shape) {
   return shape.ranks > 1 || !shape.on_gpu(chunk);
 }
@@ -348,6 +358,7 @@ Result<RunPlan> make_run_plan(std::span<const ParameterSize> parameters, const O
     plan.waiting_bytes = std::min(options.plan->bytes.host_waiting / environment.local_world_size,
                                   plan.shape.all_chunks() * plan.shape.block_bytes());
   }
+  plan.trainer_bytes = trainer_bytes(plan, options);
   if (!options.plan && environment.rank == 0) tell_unused(options.layout, plan);
   ELIXIR_RETURN_IF_ERROR(check_device_memory(plan, options.device_memory_bytes));
   return plan;

@@ -12,6 +12,13 @@
 
 namespace elixir {
 
+// What LibTorch's, ZeroMQ's and OpenMP's threads and caches take in a training beyond what they
+// have at its start, and elixird beside states. Measured on two cores (bench/RESULTS.md).
+inline constexpr uint64_t kCpuLibraryBytes = 128ull << 20;
+// With CUDA, also for its context, LibTorch's libraries for it, and pinned buffers for inputs. Not
+// measured: an estimate.
+inline constexpr uint64_t kCudaLibraryBytes = 1024ull << 20;
+
 // Blocks of zero3 and rcache-min: an operator reads parameters of two chunks, rarely of more.
 inline constexpr uint32_t kFewestBlocks = 2;
 
@@ -28,6 +35,9 @@ struct RunPlan {
   uint32_t grad_blocks = 0;
   // Page-locked bytes per rank for gradients that wait for their turn, as the planner counts them.
   uint64_t waiting_bytes = 0;
+  // Host memory that the process of a rank takes from the start on: Options::program_bytes, the
+  // device's blocks if that is the CPU, and what the libraries allocate.
+  uint64_t trainer_bytes = 0;
   bool sums = false;  // FP32 sums of gradients over micro-steps, wherever states are
   UpdateMode update = UpdateMode::kDeferred;  // early only with spare slots
 

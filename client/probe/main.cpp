@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/cli.h"
+#include "base/inherited.h"
 #include "base/throw_error.h"
 #include "client/probe/collectives.h"
 #include "client/probe/probe.h"
@@ -79,6 +80,7 @@ int run_as_rank(bool on_gpu) try {
 }  // namespace elixir::probe
 
 int main(int argc, char** argv) {
+  elixir::settle_inherited();
   elixir::probe::Arguments arguments;
   CLI::App app("Measures this machine and prints the machine file (elixirctl probe keeps it, too).",
                "elixir-probe");

@@ -36,6 +36,7 @@ struct Starter {
   // What tells its starts apart.
   std::array<const char*, 4> start;
   bool start_gives_port;  // where MASTER_PORT does not
+  const char* program;    // that starts all ranks, for people
 };
 
 // The first that is shown is believed. Slurm comes behind those that are started within it, and
@@ -48,7 +49,8 @@ constexpr std::array<Starter, 7> kStarters = {{
      "LOCAL_RANK",
      "LOCAL_WORLD_SIZE",
      {"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"},
-     false},
+     false,
+     "elixir-run or torchrun"},
     {"openmpi",
      {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_RANK"},
      "OMPI_COMM_WORLD_RANK",
@@ -56,7 +58,8 @@ constexpr std::array<Starter, 7> kStarters = {{
      "OMPI_COMM_WORLD_LOCAL_RANK",
      "OMPI_COMM_WORLD_LOCAL_SIZE",
      {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"},
-     true},
+     true,
+     "mpirun"},
     {"mvapich",
      {"MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK"},
      "MV2_COMM_WORLD_RANK",
@@ -64,7 +67,8 @@ constexpr std::array<Starter, 7> kStarters = {{
      "MV2_COMM_WORLD_LOCAL_RANK",
      "MV2_COMM_WORLD_LOCAL_SIZE",
      {"MASTER_ADDR", "MASTER_PORT"},
-     false},
+     false,
+     "mpiexec"},
     {"pals",
      {"PALS_RANKID", "PALS_RANKID"},
      "PALS_RANKID",
@@ -72,7 +76,8 @@ constexpr std::array<Starter, 7> kStarters = {{
      "PALS_LOCAL_RANKID",
      "PALS_LOCAL_SIZE",
      {"PALS_APID"},
-     true},
+     true,
+     "mpiexec"},
     {"hydra",
      {"PMI_RANK", "MPI_LOCALRANKID"},
      "PMI_RANK",
@@ -80,7 +85,8 @@ constexpr std::array<Starter, 7> kStarters = {{
      "MPI_LOCALRANKID",
      "MPI_LOCALNRANKS",
      {"MASTER_ADDR", "MASTER_PORT"},
-     false},
+     false,
+     "mpiexec"},
     {"slurm",
      {"SLURM_PROCID", "SLURM_NTASKS"},
      "SLURM_PROCID",
@@ -88,7 +94,8 @@ constexpr std::array<Starter, 7> kStarters = {{
      "SLURM_LOCALID",
      "SLURM_NTASKS_PER_NODE",
      {"SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT"},
-     true},
+     true,
+     "srun"},
     {"pmi",
      {"PMI_RANK", "PMI_RANK"},
      "PMI_RANK",
@@ -96,7 +103,8 @@ constexpr std::array<Starter, 7> kStarters = {{
      "PMI_LOCAL_RANK",
      "PMI_LOCAL_SIZE",
      {"MASTER_ADDR", "MASTER_PORT"},
-     false},
+     false,
+     "mpiexec"},
 }};
 
 bool is_set(const char* name) { return !text_of(name).empty(); }
@@ -291,6 +299,15 @@ Status read_local_rank(const Starter& starter, LaunchEnvironment* environment) {
                starter.local_rank, starter.local_world_size);
 }
 
+// Of a job of several ranks.
+std::string ranks_said(const Starter& starter, uint32_t ranks) {
+  return fmt::format(
+      "{}={} and {}={} in the environment say that there are {} ranks: start all of them with {}, "
+      "or unset these variables to run one alone",
+      starter.rank, text_of(starter.rank), starter.world_size, text_of(starter.world_size), ranks,
+      starter.program);
+}
+
 }  // namespace
 
 Result<LaunchEnvironment> read_launch_environment() {
@@ -325,6 +342,7 @@ Result<LaunchEnvironment> read_launch_environment() {
   if (!job.ok()) return job.status();
   result.job = std::move(*job);
   result.launch = launch_of(starter, result);
+  if (result.world_size > 1) result.ranks_said = ranks_said(*starter, result.world_size);
   return result;
 }
 

@@ -21,8 +21,14 @@ struct LaunchEnvironment {
   // The starter itself has a store at that address (torchrun; TORCHELASTIC_USE_AGENT_STORE).
   bool starter_hosts_store = false;
 
+  // Which variables say that there are several ranks, and what to do if there are not. For messages
+  // of who waits for others; "" for one rank.
+  std::string ranks_said = {};
+
   std::string launch = {};  // the same for a start and its restarts; tells which elixird is its own
 
+  // Behind a message: "; " and ranks_said.
+  std::string and_why() const { return ranks_said.empty() ? "" : "; " + ranks_said; }
   bool one_node() const { return local_world_size == world_size; }
 };
 

@@ -11,14 +11,11 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/fd.h"
-#include "base/processors.h"
+#include "client/ranks/compute_threads.h"
+#include "client/ranks/openmp_wait.h"
 
 namespace elixir {
-namespace {
-
-uint32_t usable_cores() { return static_cast<uint32_t>(usable_processors().size()); }
-
-}  // namespace
+namespace {}  // namespace
 
 std::string new_launch_id() { return fmt::format("run-{}-{:x}", ::getpid(), monotonic_ns()); }
 
@@ -59,9 +56,10 @@ std::vector<std::string> rank_environment(const Launch& launch, uint32_t local_r
       "ELIXIR_RUNTIME_DIR=" + launch.runtime_path,
   };
   if (std::getenv("OMP_NUM_THREADS") == nullptr) {
-    const uint32_t threads = std::max(1u, usable_cores() / launch.ranks);
+    const uint32_t threads = compute_threads(0, launch.ranks);
     result.push_back(fmt::format("OMP_NUM_THREADS={}", threads));
   }
+  if (std::string wait = openmp_wait_setting(); !wait.empty()) result.push_back(std::move(wait));
   return result;
 }
 

@@ -79,6 +79,8 @@ Status Session::connect(const std::vector<shm::ParameterPlace>& parameters) {
   Result<UniqueFd> socket = shm::connect_attach(folder.attach_socket());
   if (!socket.ok()) return socket.status();
   attach_socket_ = std::move(*socket);
+  const Result<shm::PeerCredentials> peer = shm::peer_credentials(attach_socket_.get());
+  if (peer.ok() && peer->pid > 0) oom_watch_.emplace(std::to_string(peer->pid));
 
   ELIXIR_RETURN_IF_ERROR(send_attach_request(parameters));
   ELIXIR_RETURN_IF_ERROR(receive_attach_reply());
@@ -116,7 +118,8 @@ Status Session::send_attach_request(const std::vector<shm::ParameterPlace>& plac
   return shm::send_message(attach_socket_.get(), request, std::span(&fd, 1));
 }
 
-Result<shm::Packet> Session::receive_from_daemon(const char* what, double timeout_s) {
+Result<shm::Packet> Session::receive_from_daemon(const char* what, double timeout_s,
+                                                 const std::string& why) {
   const int64_t start_ns = monotonic_ns();
   WaitNotes notes(2);
   for (;;) {
@@ -124,7 +127,9 @@ Result<shm::Packet> Session::receive_from_daemon(const char* what, double timeou
     const double waited_s = seconds_since(start_ns);
     if (!packet.ok() && packet.status().code() == Code::kTimedOut && waited_s < timeout_s) {
       if (options_.liveness) ELIXIR_RETURN_IF_ERROR(options_.liveness());
-      if (notes.due(waited_s)) log_info("waiting", "for=\"{}\" seconds={:.0f}", what, waited_s);
+      if (notes.due(waited_s)) {
+        log_info("waiting", "for=\"{}\" seconds={:.0f}{}", what, waited_s, why);
+      }
       continue;
     }
     if (!packet.ok() && packet.status().code() == Code::kTimedOut) {
@@ -135,8 +140,10 @@ Result<shm::Packet> Session::receive_from_daemon(const char* what, double timeou
     }
     if (!packet.ok()) return packet.status();
     if (packet->end_of_file()) {
+      const std::string oom = killed_by_kernel();
       return error(Code::kUnavailable,
-                   "elixird closed the connection while this rank waited for {}", what);
+                   "elixird closed the connection while this rank waited for {}{}", what,
+                   oom.empty() ? "" : ": " + oom);
     }
     const Result<shm::MessageHeader> header = shm::decode_header(packet->bytes);
     if (!header.ok()) return header.status();
@@ -188,8 +195,13 @@ Status Session::receive_attach_reply() {
 }
 
 Status Session::receive_ranks() {
+  const std::string& said = options_.ranks_said;
   Result<shm::Packet> packet = receive_from_daemon(
-      "the other ranks", with_memory(options_.ranks_timeout_s, shape_, options_.local_ranks));
+      "the other ranks", with_memory(options_.ranks_timeout_s, shape_, options_.local_ranks),
+      said.empty() ? "" : fmt::format(" because=\"{}\"", said));
+  if (packet.status().code() == Code::kTimedOut && !said.empty()) {  // elixird's limit, or ours
+    return error(Code::kTimedOut, "{}; {}", packet.status().message(), said);
+  }
   if (!packet.ok()) return packet.status();
   const Result<shm::RanksReady> ready = shm::decode_message<shm::RanksReady>(packet->bytes);
   if (!ready.ok()) return ready.status();
@@ -242,6 +254,8 @@ Status Session::map_rank(uint32_t local_rank, std::span<UniqueFd> fds) {
   return Status();
 }
 
+std::string Session::killed_by_kernel() const { return oom_watch_ ? oom_watch_->verdict() : ""; }
+
 // elixird ended the session without room for a SessionFault, or it is gone itself.
 Status Session::end_of_file_status() const {
   if (control_) {
@@ -253,9 +267,10 @@ Status Session::end_of_file_status() const {
                    header().fault_rank.load(std::memory_order_relaxed));
     }
   }
+  const std::string oom = killed_by_kernel();
   return error(Code::kUnavailable,
-               "elixird is gone (killed or crashed); its weights of this run are lost: start the "
-               "program again");
+               "elixird is gone ({}); its weights of this run are lost: start the program again",
+               oom.empty() ? "killed or crashed" : oom);
 }
 
 // The attach socket is silent while all is well.

@@ -23,6 +23,7 @@
 
 #include "base/fd.h"
 #include "base/mutex.h"
+#include "base/oom_watch.h"
 #include "base/status.h"
 #include "client/session/control_channel.h"
 #include "client/session/folders.h"
@@ -45,6 +46,7 @@ struct SessionOptions : shm::RankPosition, shm::RankWishes {
   std::string runtime_dir;   // "": as shm::daemon_places() says
   std::string launch;        // the launch whose elixird it is, if no folder is named
   std::string job;           // the same on every rank
+  std::string ranks_said;    // why there are other ranks, for messages; "": not known
   bool start_daemon = true;  // if none listens
   shm::StepRules rules = {};
   // with_memory() adds to these.
@@ -259,6 +261,7 @@ class Session {
   Status ring(const Message& doorbell);
   Status ring_grads(uint32_t chunk);
   Status end_of_file_status() const;
+  std::string killed_by_kernel() const;  // OomWatch::verdict() about elixird
   std::string other_ranks() const;
   Status load_part(uint32_t chunk, shm::LoadPart part);
   // A wait ends request_timeout_s after the moment from which it is for elixird alone: when
@@ -287,7 +290,8 @@ class Session {
   // updates, too.
   uint32_t alone_after(uint32_t step, bool swings) const;
   Status wait_word(const Wait& wait);
-  Result<shm::Packet> receive_from_daemon(const char* what, double timeout_s);
+  Result<shm::Packet> receive_from_daemon(const char* what, double timeout_s,
+                                          const std::string& why = "");
 
   shm::ControlHeader& header() const;
   shm::StepRecord& step_record(uint32_t step) const;
@@ -302,6 +306,7 @@ class Session {
   const SessionOptions options_;
   double request_timeout_s_;  // as in options_, or as set later
   UniqueFd attach_socket_;
+  std::optional<OomWatch> oom_watch_;  // elixird's control group
   std::unique_ptr<ControlChannel> control_channel_;
   std::optional<shm::Segment> control_;
   std::optional<shm::Segment> grads_;

@@ -7,6 +7,7 @@
 #include <exception>
 
 #include "base/clock.h"
+#include "base/inherited.h"
 #include "base/log.h"
 #include "base/processors.h"
 #include "base/throw_error.h"
@@ -40,7 +41,9 @@ LaunchEnvironment environment_of(const Options& options) {
   return environment;
 }
 
+// Before anything is opened: the program is not Elixir's.
 ModelParts checked_parts(const ModelTensors& model, const Options& options) {
+  open_standard_descriptors();
   refuse_shared_memory(model);
   return parts_of(model, options);
 }
@@ -66,8 +69,7 @@ std::vector<optim::AdamOptions> by_group(const optim::AdamOptions& own,
 
 // All ranks of a node wait for rank 0, so that it may have the processors to itself.
 uint32_t load_threads(const Options& options) {
-  return options.load_threads > 0 ? options.load_threads
-                                  : static_cast<uint32_t>(usable_processors().size());
+  return options.load_threads > 0 ? options.load_threads : parallel_threads();
 }
 
 HostDeviceOptions host_options(const Options& options) {
@@ -199,6 +201,7 @@ void Engine::attach(const Options& options) {
   session.runtime_dir = options.runtime_dir;
   session.launch = environment_.launch.empty() ? environment_.job : environment_.launch;
   session.job = environment_.job;
+  session.ranks_said = environment_.ranks_said;
   session.rank = environment_.rank;
   session.local_rank = environment_.local_rank;
   session.local_ranks = environment_.local_world_size;

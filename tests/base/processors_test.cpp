@@ -37,5 +37,54 @@ TEST(Processors, OfThisMachine) {
   EXPECT_LT(last_level_cache_bytes(usable_processors()), uint64_t{1} << 40);
 }
 
+constexpr char kGroups[] = "5:cpu,cpuacct:/jobs/a\n4:memory:/m\n0::/user/b\n";
+
+TEST(Processors, TheLeastQuotaOfTheGroupAndItsParentsCounts) {
+  const TemporaryFolder root;
+  EXPECT_FALSE(processor_quota(root.path()));
+  EXPECT_EQ(parallel_threads(root.path()), usable_processors().size());
+  root.write("proc/self/cgroup", kGroups);
+  root.write("sys/fs/cgroup/user/b/cpu.max", "max 100000\n");
+  EXPECT_FALSE(processor_quota(root.path()));
+  root.write("sys/fs/cgroup/cpu.max", "150000 100000\n");
+  ASSERT_TRUE(processor_quota(root.path()));
+  EXPECT_DOUBLE_EQ(processor_quota(root.path())->processors, 1.5);
+  EXPECT_EQ(processor_quota(root.path())->limit, "cpu.max of cgroup /");
+  root.write("sys/fs/cgroup/user/b/cpu.max", "50000 100000\n");
+  EXPECT_DOUBLE_EQ(processor_quota(root.path())->processors, 0.5);
+  EXPECT_EQ(processor_quota(root.path())->limit, "cpu.max of cgroup /user/b");
+  EXPECT_EQ(parallel_threads(root.path()), 1u);
+}
+
+// Mounted under both controllers' names, or also under that of one.
+TEST(Processors, AQuotaOfVersion1) {
+  for (const std::string mount : {"cpu", "cpu,cpuacct"}) {
+    const TemporaryFolder root;
+    root.write("proc/self/cgroup", kGroups);
+    const std::string group = "sys/fs/cgroup/" + mount + "/jobs/";
+    root.write(group + "a/cpu.cfs_quota_us", "-1\n");
+    root.write(group + "a/cpu.cfs_period_us", "100000\n");
+    EXPECT_FALSE(processor_quota(root.path()));
+    root.write(group + "cpu.cfs_quota_us", "25000\n");
+    root.write(group + "cpu.cfs_period_us", "50000\n");
+    ASSERT_TRUE(processor_quota(root.path()));
+    EXPECT_DOUBLE_EQ(processor_quota(root.path())->processors, 0.5);
+    EXPECT_EQ(processor_quota(root.path())->limit, "cpu.cfs_quota_us of cgroup /jobs");
+  }
+}
+
+TEST(Processors, AQuotaIsRoundedUpAndAtLeastOneThread) {
+  const TemporaryFolder root;
+  root.write("proc/self/cgroup", "0::/\n");
+  const auto threads = [&root](const std::string& quota) {
+    root.write("sys/fs/cgroup/cpu.max", quota + "\n");
+    return parallel_threads(root.path());
+  };
+  EXPECT_EQ(threads("1000 100000"), 1u);
+  EXPECT_EQ(threads("100000 100000"), 1u);
+  EXPECT_EQ(threads("110000 100000"), std::min<size_t>(2, usable_processors().size()));
+  EXPECT_EQ(threads("100000000 100000"), usable_processors().size());
+}
+
 }  // namespace
 }  // namespace elixir

@@ -88,7 +88,8 @@ TEST(SubprocessTest, TheChildHasNoDescriptorOfOurs) {
   EXPECT_EQ(std::stoi(text), 4);  // 0, 1, 2 and ls's own of the folder
 }
 
-TEST(SubprocessTest, TheChildHasDefaultSignals) {
+// SIGPIPE is signal 13.
+TEST(SubprocessTest, TheChildBlocksNoSignalAndIgnoresThoseThatWeIgnore) {
   sigset_t set, before;
   sigemptyset(&set);
   sigaddset(&set, SIGTERM);
@@ -97,7 +98,7 @@ TEST(SubprocessTest, TheChildHasDefaultSignals) {
   const std::string text = output_of("grep -E '^Sig(Blk|Ign)' /proc/self/status");
   ::signal(SIGPIPE, SIG_DFL);
   ::sigprocmask(SIG_SETMASK, &before, nullptr);
-  EXPECT_EQ(text, "SigBlk:\t0000000000000000\nSigIgn:\t0000000000000000\n");
+  EXPECT_EQ(text, "SigBlk:\t0000000000000000\nSigIgn:\t0000000000001000\n");
 }
 
 TEST(SubprocessTest, ASessionOfItsOwn) {

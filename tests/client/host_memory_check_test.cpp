@@ -1,5 +1,6 @@
 #include "client/plan/host_memory_check.h"
 
+#include "base/units.h"
 #include "tests/support/matchers.h"
 
 namespace elixir {
@@ -58,7 +59,7 @@ TEST(HostMemoryCheck, CountsGradientsThatWaitAsThePlanDoes) {
   const uint64_t states_bytes = host_states_bytes(plan, kRanks);
   plan.waiting_bytes = 1 << 20;
   EXPECT_EQ(host_states_bytes(plan, kRanks), states_bytes) << "elixird reserves none of it";
-  const uint64_t job_bytes = states_bytes + kRanks * plan.waiting_bytes;
+  const uint64_t job_bytes = states_bytes + kRanks * (plan.waiting_bytes + plan.trainer_bytes);
   EXPECT_TRUE(check_host_memory(plan, 0, kRanks, {job_bytes, ""}).ok());
   expect_refused(check_host_memory(plan, 0, kRanks, {job_bytes - 1, ""}), Code::kResourceExhausted,
                  {"gradients that wait"});
@@ -66,13 +67,35 @@ TEST(HostMemoryCheck, CountsGradientsThatWaitAsThePlanDoes) {
 
 TEST(HostMemoryCheck, RefusesWithNeedAndHaveBeforeAnythingIsBuilt) {
   const RunPlan plan = plan_of(ComputeType::kFp32);
-  const uint64_t job_bytes = host_states_bytes(plan, kRanks);
+  const uint64_t job_bytes = host_states_bytes(plan, kRanks) + kRanks * plan.trainer_bytes;
   EXPECT_TRUE(check_host_memory(plan, 0, kRanks, {job_bytes, "the test"}).ok());
   expect_refused(check_host_memory(plan, 0, kRanks, {job_bytes - 1, "the test's limit"}),
                  Code::kResourceExhausted, {"the test's limit"});
   // Another rank cannot know what rank 0 has taken already.
   EXPECT_TRUE(check_host_memory(plan, 1, kRanks, {job_bytes - 1, ""}).ok());
   EXPECT_FALSE(check_host_memory(plan, 1, kRanks, {job_bytes / 2 - 1, ""}).ok());
+}
+
+// The kernel ends a trainer that takes more than its control group has, without a word.
+TEST(HostMemoryCheck, CountsTheTrainersOwnMemory) {
+  const RunPlan plan = plan_of(ComputeType::kFp32);
+  EXPECT_EQ(plan.trainer_bytes,
+            plan.device_bytes() + 3 * plan.shape.chunk_bytes() + kCpuLibraryBytes);
+  const uint64_t program_bytes = 1ull << 30;
+  const RunPlan more = *make_plan_of({.program_bytes = program_bytes});
+  EXPECT_EQ(more.trainer_bytes, plan.device_bytes() + program_bytes + kCpuLibraryBytes);
+  const uint64_t states_bytes = host_states_bytes(more, kRanks);
+  const uint64_t job_bytes = states_bytes + kRanks * more.trainer_bytes;
+  EXPECT_TRUE(check_host_memory(more, 0, kRanks, {job_bytes, ""}).ok());
+  expect_refused(check_host_memory(more, 0, kRanks, {job_bytes - 1, "the test's limit"}),
+                 Code::kResourceExhausted,
+                 {format_bytes(job_bytes), format_bytes(kRanks * more.trainer_bytes),
+                  "for the trainers themselves", "the test's limit"});
+}
+
+TEST(HostMemoryCheck, OnAGpuTheBlocksAreNotInHostMemory) {
+  const RunPlan plan = *make_plan_of({.device = "cuda"});
+  EXPECT_EQ(plan.trainer_bytes, kCudaLibraryBytes);
 }
 
 }  // namespace

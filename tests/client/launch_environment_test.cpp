@@ -403,5 +403,37 @@ TEST_F(LaunchEnvironmentTest, RefusesWhatContradictsItself) {
   EXPECT_THAT(read_launch_environment().status().message(), HasSubstr("RANK='x'"));
 }
 
+// Variables of a starter that has started one rank alone: a batch script without srun, Kubeflow's.
+TEST_F(LaunchEnvironmentTest, NamesTheVariablesThatSayThatThereAreOthers) {
+  EXPECT_EQ(read_launch_environment()->ranks_said, "");
+  using Variables = std::vector<std::pair<const char*, const char*>>;
+  const std::vector<std::pair<Variables, const char*>> starters = {
+      {{{"RANK", "0"}, {"WORLD_SIZE", "3"}}, "elixir-run or torchrun"},
+      {{{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "3"}, {"SLURM_LOCALID", "0"}}, "srun"},
+      {{{"OMPI_COMM_WORLD_RANK", "0"},
+        {"OMPI_COMM_WORLD_SIZE", "3"},
+        {"OMPI_COMM_WORLD_LOCAL_RANK", "0"},
+        {"OMPI_COMM_WORLD_LOCAL_SIZE", "3"}},
+       "mpirun"},
+      {{{"PMI_RANK", "0"},
+        {"PMI_SIZE", "3"},
+        {"MPI_LOCALRANKID", "0"},
+        {"MPI_LOCALNRANKS", "3"},
+        {"MASTER_PORT", "1"}},
+       "mpiexec"},
+  };
+  for (const auto& [variables, program] : starters) {
+    SetUp();
+    for (const auto& [name, value] : variables) set(name, value);
+    const Result<LaunchEnvironment> read = read_launch_environment();
+    ASSERT_TRUE(read.ok()) << read.status().message();
+    EXPECT_THAT(read->ranks_said,
+                AllOf(HasSubstr(fmt::format("{}=0 and {}=3 in the environment", variables[0].first,
+                                            variables[1].first)),
+                      HasSubstr("3 ranks"), HasSubstr(fmt::format("with {}, or unset", program))));
+    EXPECT_EQ(read->and_why(), "; " + read->ranks_said);
+  }
+}
+
 }  // namespace
 }  // namespace elixir

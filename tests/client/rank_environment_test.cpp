@@ -77,5 +77,15 @@ TEST(FreePortTest, CanBeBound) {
   EXPECT_EQ(::bind(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
 }
 
+TEST(RankEnvironmentTest, OpenMpSpinsBrieflyUnlessTheUserSaysOtherwise) {
+  for (const char* name : {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"}) ::unsetenv(name);
+  EXPECT_THAT(rank_environment(third_attempt(), 0), Contains("GOMP_SPINCOUNT=1000"));
+  for (const char* name : {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"}) {
+    ::setenv(name, "1", 1);
+    EXPECT_THAT(rank_environment(third_attempt(), 0), Not(Contains(StartsWith("GOMP_SPINCOUNT="))));
+    ::unsetenv(name);
+  }
+}
+
 }  // namespace
 }  // namespace elixir

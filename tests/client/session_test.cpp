@@ -525,8 +525,9 @@ TEST_F(SessionTest, ARankThatDoesNotPostIsWaitedForBeyondTheLimitOfARequest) {
 TEST_F(SessionTest, ARankThatNeverComesIsATimeoutThatAsksForIt) {
   SessionOptions options = options_of("lonely", 0, 2);
   options.ranks_timeout_s = 1;
+  options.ranks_said = "RANK and WORLD_SIZE say so";
   const Status status = attach(options).status();
-  test::expect_refused(status, Code::kTimedOut, {"2 ranks"});
+  test::expect_refused(status, Code::kTimedOut, {"2 ranks", "; RANK and WORLD_SIZE say so"});
 }
 
 TEST_F(SessionTest, RanksWithDifferentPlansAreRefused) {

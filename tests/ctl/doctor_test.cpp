@@ -78,6 +78,17 @@ TEST_F(DoctorTest, TooLittleMemoryIsAProblem) {
   EXPECT_FALSE(memory.remedy.empty());
 }
 
+TEST_F(DoctorTest, TellsAQuotaOfProcessorTime) {
+  EXPECT_EQ(host("processors").text.find("quota"), std::string::npos);
+  root_.write("proc/self/cgroup", "0::/job\n");
+  root_.write("sys/fs/cgroup/job/cpu.max", "50000 100000\n");
+  const Finding processors = host("processors");
+  EXPECT_EQ(processors.severity, Severity::kNote);
+  EXPECT_THAT(processors.text,
+              HasSubstr("a quota allows 0.50 processors' time (cpu.max of cgroup /job): 1 thread"));
+  EXPECT_THAT(processors.remedy, HasSubstr("raise the quota"));
+}
+
 TEST_F(DoctorTest, ListsNumaNodes) {
   EXPECT_THAT(host("numa nodes").text, HasSubstr("taken as one"));
   root_.write("sys/devices/system/node/online", "0-1\n");
