@@ -10,6 +10,7 @@
 
 #include "base/text_file.h"
 #include "ctl/command.h"
+#include "ctl/model_source.h"
 #include "ctl/plan_input.h"
 #include "ctl/plan_largest.h"
 #include "planner/plan/plan_json.h"
@@ -142,6 +143,7 @@ void tell_differences(const PlanArguments& arguments, const planner::Plan& plan)
 
 Status plan_command(const PlanArguments& arguments, const PlanOutputs& outputs) {
   ELIXIR_RETURN_IF_ERROR(check_outputs(arguments, outputs));
+  say_unused_fields(arguments.model.config_path);
   // The machine first: it is read in no time, a model's profile takes a moment.
   const Result<planner::Machine> machine = machine_of(arguments);
   if (!machine.ok()) return machine.status();

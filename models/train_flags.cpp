@@ -337,8 +337,6 @@ Status understand_model(const Words& words, TrainOptions& options) {
   if (!config.ok())
     return stored ? stored_config_status(config.status(), checkpoints) : config.status();
   options.config = std::move(*config);
-  // Weights that are drawn have not learnt to look no further.
-  if (!stored && checkpoints.init.empty()) options.config.window = 0;
   // A config.json has the name alone.
   const auto known = planner::transformer_config(options.config.name);
   if (!model.config_path.empty() && known.ok()) options.config.lr = known->lr;
