@@ -1,5 +1,5 @@
-// A config.json of Hugging Face's. Of what is accepted every parameter can be listed and counted, and
-// the line about unused fields is short.
+// A config.json of Hugging Face's. Of what is accepted every parameter can be listed and counted,
+// and the line about unused fields is short.
 
 #include "planner/models/config_json.h"
 #include "tests/fuzz/fuzz_input.h"
