@@ -82,6 +82,7 @@ planner::BatchProfiles profiles_of(const planner::ModelRequest& step) {
 Status estimate(const EstimateArguments& arguments) {
   const Result<SizedModel> source = find_source(arguments.source);
   if (!source.ok()) return source.status();
+  say_unused_fields(arguments.source.model.config_path);
   const Result<planner::EstimateRequest> request = request_of(arguments, *source);
   if (!request.ok()) return request.status();
   ELIXIR_RETURN_IF_ERROR(check_step(arguments, *source));

@@ -9,6 +9,7 @@
 #include "base/units.h"
 #include "planner/estimate/estimate.h"
 #include "planner/estimate/stored_model.h"
+#include "planner/models/config_json.h"
 #include "planner/models/stored_type.h"
 
 namespace elixir::ctl {
@@ -99,6 +100,14 @@ Result<SizedModel> find_source(const ModelSource& source) {
   const Result<uint64_t> params = parse_params(source.params);
   if (!params.ok()) return params.status();
   return SizedModel{.params = *params};
+}
+
+void say_unused_fields(const std::string& config_path) {
+  if (config_path.empty()) return;
+  const std::string path = planner::config_path(config_path);
+  const Result<std::string> text = planner::read_config_file(path);
+  const std::string line = text.ok() ? planner::unused_fields_line(path, *text) : "";
+  if (!line.empty()) std::cerr << "elixirctl: " << line << std::endl;
 }
 
 }  // namespace elixir::ctl

@@ -35,4 +35,8 @@ struct SizedModel {
 // kInvalidArgument: none of the four or several, or none that there is; kBadInput: a file.
 Result<SizedModel> find_source(const ModelSource& source);
 
+// Says on standard error which fields of a --config are not used, as elixir-train does. "": no
+// file.
+void say_unused_fields(const std::string& config_path);
+
 }  // namespace elixir::ctl

@@ -143,6 +143,7 @@ void tell_differences(const PlanArguments& arguments, const planner::Plan& plan)
 
 Status plan_command(const PlanArguments& arguments, const PlanOutputs& outputs,
                     const planner::Machine& machine) {
+  say_unused_fields(arguments.model.config_path);
   const planner::PlanRequest request = request_of(arguments);
   LargestPlan plan;
   if (!outputs.largest.empty()) {

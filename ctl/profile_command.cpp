@@ -74,6 +74,7 @@ Status profile(const ProfileArguments& arguments) {
   ModelProfileRequest request = arguments.model;
   request.checkpoint_activations = !arguments.no_checkpoint_activations;
   if (const auto config = planner::config_of(request); !config.ok()) return config.status();
+  say_unused_fields(request.config_path);
   if (arguments.json || !arguments.output.empty()) {
     const Result<std::string> text = profile_json_of_model(request);
     if (!text.ok()) return text.status();

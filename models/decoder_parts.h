@@ -12,9 +12,6 @@
 
 namespace elixir {
 
-// Of weights, at the start, about 0.
-inline constexpr double kInitDeviation = 0.02;
-
 // What families share. Names of members are names of parameters: Hugging Face's.
 
 // torch.nn.Linear: weight [out, in] and, where asked for, a bias [out].
@@ -34,19 +31,27 @@ struct LayerNorm : torch::nn::Module {
 };
 
 struct EmbeddingTable : torch::nn::Module {
-  EmbeddingTable(int64_t count, int64_t width);
+  // `padding`: the index whose row gets no gradient; -1: none.
+  EmbeddingTable(int64_t count, int64_t width, int64_t padding = -1);
   at::Tensor forward(const at::Tensor& indices);
 
+  const int64_t padding;
   at::Tensor weight;
 };
 
 // [batch, seq, heads * head_width] to [batch, heads, seq, head_width], a view.
 at::Tensor split_heads(const at::Tensor& x, int64_t heads);
 
+struct AttentionScores {
+  double scale = 0;      // of queries . keys; 0: 1 / sqrt(head_width)
+  at::Tensor mask = {};  // [seq, seq], added to them; undefined: -inf for later tokens
+  double softcap = 0;    // they are softcap tanh(score / softcap) before the mask, which it needs
+};
+
 // Causal attention of [batch, heads, seq, head_width], joined to [batch, seq, width]. keys and
 // values may have fewer heads, each for several of the queries'.
 at::Tensor causal_attention(const at::Tensor& queries, const at::Tensor& keys,
-                            const at::Tensor& values);
+                            const at::Tensor& values, const AttentionScores& scores = {});
 
 // body(x), checkpointed when asked for.
 at::Tensor run_block(bool checkpointed, const std::function<at::Tensor(const at::Tensor&)>& body,
@@ -77,8 +82,10 @@ struct Blocks : torch::nn::Module {
   std::vector<std::shared_ptr<Block>> all;
 };
 
-// Weights normal with deviation 0.02, biases 0, one-dimensional weights (norms) 1; each parameter
-// from a generator of its own; then rounded to options.dtype, one by one.
-void initialise_decoder(torch::nn::Module& model, const DecoderOptions& options);
+// Weights normal with config.init_deviation, biases 0, one-dimensional weights (norms) 1, or 0
+// where they count from 1; each parameter from a generator of its own; then rounded to
+// options.dtype, one by one.
+void initialise_decoder(torch::nn::Module& model, const DecoderOptions& options,
+                        const planner::TransformerConfig& config);
 
 }  // namespace elixir

@@ -81,7 +81,7 @@ void add_options(CLI::App& app, Arguments& arguments) {
       "Tokens are bytes where the vocabulary has 256 of them, and the text is printed, the prompt\n"
       "first; else their numbers are. Every token is a pass over what comes before it, of which "
       "the\n"
-      "model sees the last tokens that its context (or sliding window) holds.\n"
+      "model sees the last tokens that its context holds.\n"
       "Exit codes: 0 done, 2 bad command line, 3 does not fit, 4 bad checkpoint, 5 elixird "
       "unreachable.");
 }
@@ -104,7 +104,7 @@ Result<std::vector<int64_t>> prompt_of(const Arguments& arguments,
 
 // The last token that is added comes from a pass over all before it.
 void say_what_is_seen(int64_t n_tokens, int64_t length, const planner::TransformerConfig& config) {
-  const int64_t most = most_tokens(config);
+  const int64_t most = config.context;
   const std::string name = printable(config.name);
   if (n_tokens > most) {
     std::cerr << fmt::format(

@@ -31,7 +31,7 @@ class Evaluation {
 // Of the last of them that the model takes.
 at::Tensor logits_after(Decoder& model, const std::vector<int64_t>& tokens,
                         const GenerateOptions& options) {
-  const auto count = std::min(static_cast<int64_t>(tokens.size()), most_tokens(model.config()));
+  const auto count = std::min(static_cast<int64_t>(tokens.size()), model.config().context);
   at::Tensor inputs = at::empty({1, count}, at::TensorOptions().dtype(at::kLong));
   std::copy(tokens.end() - count, tokens.end(), inputs.data_ptr<int64_t>());
   if (options.to_device) inputs = options.to_device(inputs);
@@ -39,10 +39,6 @@ at::Tensor logits_after(Decoder& model, const std::vector<int64_t>& tokens,
 }
 
 }  // namespace
-
-int64_t most_tokens(const planner::TransformerConfig& config) {
-  return config.window > 0 ? std::min(config.window, config.context) : config.context;
-}
 
 int64_t choose_token(const at::Tensor& logits, const GenerateOptions& options,
                      at::Generator& generator) {

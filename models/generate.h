@@ -25,16 +25,13 @@ struct GenerateOptions {
   std::function<bool(int64_t token)> on_token = {};
 };
 
-// `tokens` and what follows it. The model sees the last tokens that its context holds (or its
-// window). Without gradients and dropout; the model's mode is as before afterwards, and torch's
-// default generators draw nothing. Ranks that share chunks run it alike: as many passes each.
+// `tokens` and what follows it. The model sees the last tokens that its context holds.
+// Without gradients and dropout; the model's mode is as before afterwards, and torch's default
+// generators draw nothing. Ranks that share chunks run it alike: as many passes each.
 // kBadInput: what the model gives for the next token is no number (of weights that diverged).
 // REQUIRES: there is a token, and all are in the vocabulary.
 Result<std::vector<int64_t>> generate(Decoder& model, std::vector<int64_t> tokens,
                                       const GenerateOptions& options);
-
-// So many tokens the model sees at a time.
-int64_t most_tokens(const planner::TransformerConfig& config);
 
 // A token drawn from logits [vocabulary] on the CPU by `generator`.
 // REQUIRES: the greatest logit is finite.

@@ -92,27 +92,29 @@ struct Block : torch::nn::Module {
 
 // Which of GPT-2's four ways of initialisation a parameter gets. The generator is its own, so a
 // parameter's first values depend on the seed and on its place alone.
-void initialise_parameter(at::Tensor& parameter, const std::string& name, double residual_scale,
-                          uint64_t generator_seed) {
+void initialise_parameter(at::Tensor& parameter, const std::string& name,
+                          const TransformerConfig& config, uint64_t generator_seed) {
   if (name.ends_with("bias")) {
     parameter.zero_();
   } else if (name.find("ln_") != std::string::npos) {
     parameter.fill_(1);
   } else {
-    const double scale = name.ends_with("c_proj.weight") ? residual_scale : 1;
-    parameter.normal_(0, kInitDeviation * scale,
+    const double to_residual = 1 / std::sqrt(2.0 * static_cast<double>(config.layers));
+    const double scale = name.ends_with("c_proj.weight") ? to_residual : 1;
+    parameter.normal_(0, config.init_deviation * scale,
                       at::make_generator<at::CPUGeneratorImpl>(generator_seed));
   }
 }
 
 // The low 32 bits of a seed are what CPU generators use: neighbours differ in them, hashes might
 // not.
-void initialise(torch::nn::Module& model, const DecoderOptions& options, double residual_scale) {
+void initialise(torch::nn::Module& model, const DecoderOptions& options,
+                const TransformerConfig& config) {
   const at::NoGradGuard no_grad;
   uint64_t generator_seed = mix_bits(options.seed);
   for (auto& parameter : model.named_parameters()) {
     at::Tensor& weight = parameter.value();
-    initialise_parameter(weight, parameter.key(), residual_scale, generator_seed++);
+    initialise_parameter(weight, parameter.key(), config, generator_seed++);
     // One by one: memory that is not written yet is not there yet, so at no time is there a whole
     // model in FP32 beside the one in 16 bits.
     if (options.dtype != at::kFloat) weight.set_data(weight.to(options.dtype));
@@ -147,7 +149,7 @@ struct Gpt2 : Decoder {
       : Decoder(config),
         transformer(
             register_module("transformer", std::make_shared<Transformer>(config, options))) {
-    initialise(*this, options, 1 / std::sqrt(2.0 * static_cast<double>(config.layers)));
+    initialise(*this, options, config);
   }
 
   at::Tensor hidden(const at::Tensor& tokens) override { return transformer->forward(tokens); }

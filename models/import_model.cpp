@@ -25,7 +25,7 @@ Result<KnownConfig> known_config(const StoredFolder& folder) {
   const Result<planner::TransformerConfig> config = planner::transformer_from_config_json(*text);
   const Status computed = planner::check_computed(*text);
   if (config.ok() && computed.ok()) return KnownConfig(*config);
-  if (!config.ok() && !computed.ok()) return KnownConfig();
+  if (!planner::has_known_model_type(*text)) return KnownConfig();
   return error(
       Code::kBadInput,
       "{}: {}; where a program of your own computes it, take config.json out of the folder",

@@ -3,16 +3,20 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <cmath>
+#include <limits>
 
+#include "base/check.h"
 #include "models/decoder_parts.h"
 #include "models/families.h"
+#include "models/rotation.h"
 
 namespace elixir {
 namespace {
 
 using planner::TransformerConfig;
 
-// Zhang and Sennrich, arXiv 1910.07467. `from_one`: the weight is what is added to 1.
+// Zhang and Sennrich, arXiv 1910.07467. `from_one`: the weight is what is added to 1, in FP32, for
+// 16 bits would round what is near 1.
 struct RmsNorm : torch::nn::Module {
   RmsNorm(int64_t width, const TransformerConfig& config)
       : from_one(config.four_norms),
@@ -20,7 +24,9 @@ struct RmsNorm : torch::nn::Module {
         weight(register_parameter("weight", torch::empty({width}))) {}
 
   at::Tensor forward(const at::Tensor& x) {
-    return at::rms_norm(x, weight.sizes(), from_one ? weight + 1 : weight, eps);
+    if (!from_one) return at::rms_norm(x, weight.sizes(), weight, eps);
+    return at::rms_norm(x.to(at::kFloat), weight.sizes(), weight.to(at::kFloat) + 1, eps)
+        .to(x.scalar_type());
   }
 
   const bool from_one;
@@ -28,32 +34,39 @@ struct RmsNorm : torch::nn::Module {
   at::Tensor weight;
 };
 
-// Cosines and sines of the angles position * base^(-2 i / head_width), [seq, head_width], each
-// angle twice: for a pair (i, i + head_width / 2).
-struct Rotation {
-  Rotation(int64_t seq, int64_t head_width, double base, const at::TensorOptions& options) {
-    const at::TensorOptions fp32 = options.dtype(at::kFloat);
-    const at::Tensor exponents = at::arange(0, head_width, 2, fp32) / head_width;
-    const at::Tensor angles =
-        at::outer(at::arange(seq, fp32), at::pow(base, exponents).reciprocal());
-    const at::Tensor pairs = at::cat({angles, angles}, 1);
-    cosines = pairs.cos().to(options.dtype());
-    sines = pairs.sin().to(options.dtype());
-  }
-
-  // x [batch, heads, seq, head_width]; Hugging Face's order of pairs.
-  at::Tensor turn(const at::Tensor& x) const {
-    const int64_t half = x.size(3) / 2;
-    const at::Tensor turned = at::cat({-x.narrow(3, half, half), x.narrow(3, 0, half)}, 3);
-    return x * cosines + turned * sines;
-  }
-
-  at::Tensor cosines, sines;
+// What a layer knows of places: how they turn queries and keys, and what a token sees. Without a
+// mask it sees all tokens before it.
+struct Places {
+  Rotation rotation;
+  at::Tensor mask = {};
 };
+
+// [seq, seq], added to scores: -inf for later tokens, and for those a window or more before.
+at::Tensor seen_mask(int64_t seq, int64_t window, const at::TensorOptions& options) {
+  const at::Tensor hidden = at::full({seq, seq}, -std::numeric_limits<double>::infinity(), options);
+  const at::Tensor later = hidden.triu(1);
+  return window > 0 && window < seq ? later + hidden.tril(-window) : later;
+}
+
+Places places_of(const TransformerConfig& config, bool windowed, const at::Tensor& x) {
+  const planner::Rotary& rotary =
+      windowed && config.window_rotary ? *config.window_rotary : config.rotary;
+  const int64_t seq = x.size(1), window = windowed ? config.window : 0;
+  Places places{Rotation(rotary, seq, config.head_numel(), x.options())};
+  ELIXIR_CHECK(!windowed || window > 0, "{}: a window of {}", config.name, window);
+  const bool masked = config.attention_softcap > 0 || (window > 0 && window < seq);
+  if (masked) places.mask = seen_mask(seq, window, x.options());
+  return places;
+}
 
 struct LlamaAttention : torch::nn::Module {
   explicit LlamaAttention(const TransformerConfig& config)
-      : heads(config.heads), kv_heads(config.kv_heads), head_width(config.head_numel()) {
+      : heads(config.heads),
+        kv_heads(config.kv_heads),
+        head_width(config.head_numel()),
+        softcap(config.attention_softcap),
+        scale(1 / std::sqrt(config.query_scalar > 0 ? config.query_scalar
+                                                    : static_cast<double>(head_width))) {
     const int64_t width = config.width;
     const int64_t q_width = heads * head_width, kv_width = kv_heads * head_width;
     const auto linear = [&](const char* name, int64_t in, int64_t out, bool bias) {
@@ -67,13 +80,13 @@ struct LlamaAttention : torch::nn::Module {
     q_proj = linear("q_proj", width, q_width, config.qkv_bias);
     k_proj = linear("k_proj", width, kv_width, config.qkv_bias);
     v_proj = linear("v_proj", width, kv_width, config.qkv_bias);
-    o_proj = linear("o_proj", q_width, width, false);
+    o_proj = linear("o_proj", q_width, width, config.o_bias);
     if (!config.qk_norm) return;
     q_norm = register_module("q_norm", std::make_shared<RmsNorm>(head_width, config));
     k_norm = register_module("k_norm", std::make_shared<RmsNorm>(head_width, config));
   }
 
-  at::Tensor forward(const at::Tensor& x, const Rotation& rotation) {
+  at::Tensor forward(const at::Tensor& x, const Places& places) {
     at::Tensor queries, keys, values;
     if (qkv_proj) {
       const at::Tensor all = qkv_proj->forward(x);
@@ -90,10 +103,14 @@ struct LlamaAttention : torch::nn::Module {
       queries = q_norm->forward(queries);
       keys = k_norm->forward(keys);
     }
-    return o_proj->forward(causal_attention(rotation.turn(queries), rotation.turn(keys), values));
+    const Rotation& rotation = places.rotation;
+    return o_proj->forward(
+        causal_attention(rotation.turn(queries), rotation.turn(keys), values,
+                         {.scale = scale, .mask = places.mask, .softcap = softcap}));
   }
 
   const int64_t heads, kv_heads, head_width;
+  const double softcap, scale;
   std::shared_ptr<LinearLayer> q_proj, k_proj, v_proj, o_proj;
   std::shared_ptr<LinearLayer> qkv_proj;    // null: one each
   std::shared_ptr<RmsNorm> q_norm, k_norm;  // null: none
@@ -108,7 +125,7 @@ struct LlamaMlp : torch::nn::Module {
   explicit LlamaMlp(const TransformerConfig& config) : gelu(config.gelu) {
     const int64_t width = config.width, inner = config.mlp_width;
     const auto linear = [&](const char* name, int64_t in, int64_t out) {
-      return register_module(name, std::make_shared<LinearLayer>(in, out, false));
+      return register_module(name, std::make_shared<LinearLayer>(in, out, config.mlp_bias));
     };
     if (config.fused_projections) {
       gate_up_proj = linear("gate_up_proj", width, 2 * inner);
@@ -225,8 +242,9 @@ struct LlamaBlock : torch::nn::Module {
     post_feedforward_layernorm = norm("post_feedforward_layernorm");
   }
 
-  at::Tensor forward(const at::Tensor& x, const Rotation& rotation) {
-    at::Tensor attended = self_attn->forward(input_layernorm->forward(x), rotation);
+  at::Tensor forward(const at::Tensor& x, const Places& full, const Places& near) {
+    const Places& places = windowed ? near : full;
+    at::Tensor attended = self_attn->forward(input_layernorm->forward(x), places);
     if (!pre_feedforward_layernorm) {
       attended = x + drop(attended);
       return attended + drop(feed_forward(post_attention_layernorm->forward(attended)));
@@ -242,6 +260,7 @@ struct LlamaBlock : torch::nn::Module {
   at::Tensor drop(const at::Tensor& x) const { return at::dropout(x, dropout, is_training()); }
 
   const double dropout;
+  bool windowed = false;
   std::shared_ptr<LlamaAttention> self_attn;
   std::shared_ptr<LlamaMlp> mlp;      // or
   std::shared_ptr<SparseMlp> sparse;  // this one
@@ -254,18 +273,26 @@ struct LlamaStack : torch::nn::Module {
       : config(config),
         options(options),
         embed_tokens(register_module(
-            "embed_tokens", std::make_shared<EmbeddingTable>(config.vocabulary, config.width))),
+            "embed_tokens", std::make_shared<EmbeddingTable>(config.vocabulary, config.width,
+                                                             config.padding_token))),
         layers(register_module("layers", std::make_shared<Blocks<LlamaBlock>>(config.layers, config,
                                                                               options.dropout))),
-        norm(register_module("norm", std::make_shared<RmsNorm>(config.width, config))) {}
+        norm(register_module("norm", std::make_shared<RmsNorm>(config.width, config))) {
+    for (int64_t i = 0; i < config.layers; ++i) {
+      layers->all[static_cast<size_t>(i)]->windowed = config.has_window(i);
+    }
+  }
 
   at::Tensor forward(const at::Tensor& tokens) {
     at::Tensor x = embed_tokens->forward(tokens);
-    // Gemma's embeddings are as large as its norms' outputs.
-    if (config.four_norms) x = x * std::sqrt(static_cast<double>(config.width));
-    const Rotation rotation(tokens.size(1), config.head_numel(), config.rotary_base, x.options());
+    // Gemma's embeddings are as large as its norms' outputs. The factor has the weights' type.
+    if (config.four_norms) {
+      x = x * at::full({}, std::sqrt(static_cast<double>(config.width)), x.options());
+    }
+    const Places full = places_of(config, /*windowed=*/false, x);
+    const Places near = config.window > 0 ? places_of(config, /*windowed=*/true, x) : full;
     return norm->forward(layers->forward(at::dropout(x, options.dropout, is_training()),
-                                         options.checkpoint_activations, rotation));
+                                         options.checkpoint_activations, full, near));
   }
 
   const TransformerConfig config;
@@ -283,7 +310,7 @@ struct Llama : Decoder {
       lm_head = register_module(
           "lm_head", std::make_shared<LinearLayer>(config.width, config.vocabulary, false));
     }
-    initialise_decoder(*this, options);
+    initialise_decoder(*this, options, config);
   }
 
   at::Tensor hidden(const at::Tensor& tokens) override { return model->forward(tokens); }

@@ -65,7 +65,8 @@ struct OptStack : torch::nn::Module {
   OptStack(const TransformerConfig& config, const DecoderOptions& options)
       : options(options),
         embed_tokens(register_module(
-            "embed_tokens", std::make_shared<EmbeddingTable>(config.vocabulary, config.width))),
+            "embed_tokens", std::make_shared<EmbeddingTable>(config.vocabulary, config.width,
+                                                             config.padding_token))),
         embed_positions(register_module(
             "embed_positions",
             std::make_shared<EmbeddingTable>(config.context + kPositionOffset, config.width))),
@@ -105,7 +106,7 @@ struct Opt : Decoder {
       lm_head = register_module(
           "lm_head", std::make_shared<LinearLayer>(config.width, config.vocabulary, false));
     }
-    initialise_decoder(*this, options);
+    initialise_decoder(*this, options, config);
   }
 
   at::Tensor hidden(const at::Tensor& tokens) override { return model->decoder->forward(tokens); }

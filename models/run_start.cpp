@@ -227,7 +227,9 @@ std::string difference(const TransformerConfig& stored, const TransformerConfig&
            differs("tied projection", stored.tied, wanted.tied),
            differs("norms' epsilon", stored.norm_eps, wanted.norm_eps),
            differs("width of heads", stored.head_numel(), wanted.head_numel()),
-           differs("base of rotary positions", stored.rotary_base, wanted.rotary_base),
+           differs("base of rotary positions", stored.rotary.base, wanted.rotary.base),
+           differs("window", stored.window, wanted.window),
+           differs("padding token (-1: none)", stored.padding_token, wanted.padding_token),
            differs("number of experts", stored.experts, wanted.experts),
        }) {
     if (!text.empty()) return text;
@@ -235,7 +237,7 @@ std::string difference(const TransformerConfig& stored, const TransformerConfig&
   TransformerConfig same = stored;
   same.name = wanted.name;
   same.lr = wanted.lr;
-  same.window = wanted.window;
+  same.init_deviation = wanted.init_deviation;
   same.head_width = wanted.head_width;
   return same == wanted ? "" : "it is of another type";
 }

@@ -12,8 +12,9 @@
 namespace elixir {
 
 struct TokenDataOptions {
-  std::vector<std::string> files;   // taken one after the other as one long text
-  std::vector<std::string> labels = {};  // as many files of as many tokens in all; empty: the tokens
+  std::vector<std::string> files;  // taken one after the other as one long text
+  std::vector<std::string> labels =
+      {};  // as many files of as many tokens in all; empty: the tokens
   int64_t vocabulary = 256;
   std::optional<TokenType> bare = {};  // as TokenFileOptions has it
   bool bytes = false;

@@ -8,6 +8,7 @@
 #include <iostream>
 #include <limits>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -268,17 +269,16 @@ Status check_written(const CheckpointOptions& options, const LaunchEnvironment& 
   return {};
 }
 
-// A --config's sizes are trained from drawn weights by what models/ computes.
-void say_what_is_not_computed(const TrainOptions& options, const RunStart& start) {
-  const std::string& path = options.model.config_path;
-  if (path.empty() || !start.folder.empty() || options.run.environment->rank != 0) return;
-  const Status computed =
-      planner::check_fields_computed(value_or_throw(planner::read_config_file(path)));
-  if (computed.ok()) return;
-  log_warn("config_otherwise",
-           "file=\"{}\" why=\"{}\" effect=\"the model is trained without it, as the config.json of "
-           "its checkpoints says\"",
-           path, computed.message());
+// What is ignored of the config.json that says the model, or that lies beside the weights.
+void say_unused_fields(const TrainOptions& options, const RunStart& start) {
+  if (options.run.environment->rank != 0) return;
+  std::set<std::string> paths = {planner::config_path(options.model.config_path)};
+  if (!start.folder.empty()) paths.insert(start.folder + "/config.json");
+  for (const std::string& path : paths) {
+    const Result<std::string> text = planner::read_config_file(path);
+    const std::string line = text.ok() ? planner::unused_fields_line(path, *text) : "";
+    if (!line.empty()) log_warn("config_fields", "why=\"{}\"", line);
+  }
 }
 
 void set_damaged_aside(const RunStart& start) {
@@ -350,7 +350,7 @@ int run(const char* program, TrainOptions options) {
   problems.add(check_written(options.checkpoints, environment));
   if (!problems.empty()) return report_problems(program, problems);
   RunStart start = find_run_start(options);
-  say_what_is_not_computed(options, start);
+  say_unused_fields(options, start);
   if (environment.rank == 0) {
     for (const std::string& line : options.said) std::cout << printable(line) << std::endl;
   }

@@ -117,8 +117,6 @@ Status find_model(const ModelWords& words, const Weights& weights, TrainOptions&
     return stored ? of_weights(config.status(), options.checkpoints) : config.status();
   }
   options.config = std::move(*config);
-  // Weights that are drawn have not learnt to look no further.
-  if (!stored && options.checkpoints.init.empty()) options.config.window = 0;
   // A config.json has the name alone.
   const auto known = planner::transformer_config(options.config.name);
   if (!model.config_path.empty() && known.ok()) options.config.lr = known->lr;
@@ -218,7 +216,6 @@ bool understand_model(const ModelWords& words, TrainOptions& options, Problems& 
   ELIXIR_CHECK(config.context > 0, "a model without positions");
   if (!words.gives_seq) {
     options.model.seq = std::min(planner::kDefaultSeq, config.context);
-    if (config.window > 0) options.model.seq = std::min(options.model.seq, config.window);
   }
   problems.add(choose_lr(weights, options));
   return true;

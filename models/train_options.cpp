@@ -23,13 +23,6 @@ Status within(const char* flag, bool inside, const char* range, double given) {
 Status check_sequence(const TrainOptions& options) {
   const planner::TransformerConfig& config = options.config;
   if (config.context == 0) return {};
-  if (config.window > 0 && options.model.seq > config.window) {
-    return error(Code::kInvalidArgument,
-                 "--seq {}: {} attends to the last {} tokens alone ('sliding_window' of its "
-                 "config.json), which Elixir's models compute for sequences of at most so many; "
-                 "give --seq {}",
-                 options.model.seq, config.name, config.window, config.window);
-  }
   if (options.model.seq <= config.context) return {};
   return error(Code::kInvalidArgument,
                "--seq {} is longer than the context of {} tokens of {}; give --seq {} or a model "

@@ -1,15 +1,17 @@
 #include "planner/models/config_json.h"
 
+#include <fmt/format.h>
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <initializer_list>
 #include <nlohmann/json.hpp>
 
+#include "base/printable.h"
 #include "base/text_file.h"
 #include "base/units.h"
 #include "planner/json_fields.h"
 #include "planner/models/config_text.h"
+#include "planner/models/rotary_json.h"
 
 namespace elixir::planner {
 namespace {
@@ -34,14 +36,17 @@ struct TypeNames {
 
 // Llama's relatives, by what tells them apart.
 TypeNames llama_names(const TransformerConfig& config) {
+  const bool qwen2 = config.qkv_bias && !config.o_bias;
   if (config.experts > 0) return {"mixtral", "MixtralForCausalLM"};
   if (config.four_norms && config.qk_norm) return {"gemma3_text", "Gemma3ForCausalLM"};
   if (config.four_norms) return {"gemma2", "Gemma2ForCausalLM"};
   if (config.fused_projections) return {"phi3", "Phi3ForCausalLM"};
   if (config.qk_norm) return {"qwen3", "Qwen3ForCausalLM"};
-  if (config.qkv_bias) return {"qwen2", "Qwen2ForCausalLM"};
-  // transformers refuses a Llama whose heads do not share the width evenly, and no Mistral.
-  if (config.width % config.heads != 0) return {"mistral", "MistralForCausalLM"};
+  if (qwen2) return {"qwen2", "Qwen2ForCausalLM"};
+  // transformers refuses a Llama whose heads do not share the width evenly, and no Mistral. A Llama
+  // has no window.
+  if (config.width % config.heads != 0 || config.window > 0)
+    return {"mistral", "MistralForCausalLM"};
   return {"llama", "LlamaForCausalLM"};
 }
 
@@ -84,31 +89,37 @@ void add_opt(const TransformerConfig& config, Json& json) {
   json["_remove_final_layer_norm"] = false;
 }
 
-void add_gemma(const TransformerConfig& config, Json& json) {
-  json["hidden_activation"] = "gelu_pytorch_tanh";
-  json["query_pre_attn_scalar"] = config.head_numel();
-  json["attn_logit_softcapping"] = nullptr;
-  json["final_logit_softcapping"] =
-      config.final_softcap > 0 ? Json(config.final_softcap) : Json(nullptr);
-  json["layer_types"] =
-      std::vector<std::string>(static_cast<size_t>(config.layers), "full_attention");
-  json["sliding_window"] = config.context;  // of layers of another type, of which there are none
+std::vector<std::string> layer_types(const TransformerConfig& config) {
+  std::vector<std::string> types;
+  for (int64_t i = 0; i < config.layers; ++i) {
+    types.emplace_back(config.has_window(i) ? "sliding_attention" : "full_attention");
+  }
+  return types;
 }
 
-// Files of transformers 4 have rope_theta, those of 5 have rope_parameters; each ignores the other.
-void add_rotary(const TransformerConfig& config, Json& json) {
-  const Json parameters = {{"rope_type", "default"}, {"rope_theta", config.rotary_base}};
-  json["rope_theta"] = config.rotary_base;
-  if (config.four_norms && config.qk_norm) {
-    json["rope_local_base_freq"] = config.rotary_base;
-    json["rope_parameters"] = {{"full_attention", parameters}, {"sliding_attention", parameters}};
-  } else {
-    json["rope_parameters"] = parameters;
-  }
+Json cap_or_none(double cap) { return cap > 0 ? Json(cap) : Json(nullptr); }
+
+void add_gemma(const TransformerConfig& config, Json& json) {
+  json["hidden_activation"] = "gelu_pytorch_tanh";
+  json["query_pre_attn_scalar"] =
+      config.query_scalar > 0 ? Json(config.query_scalar) : Json(config.head_numel());
+  json["attn_logit_softcapping"] = cap_or_none(config.attention_softcap);
+  json["final_logit_softcapping"] = cap_or_none(config.final_softcap);
+  json["layer_types"] = layer_types(config);
+  json["sliding_window"] = config.window > 0 ? config.window : config.context;
+}
+
+void add_window(const TransformerConfig& config, Json& json) {
+  json["sliding_window"] = config.window > 0 ? Json(config.window) : Json(nullptr);
+  const bool qwen = (config.qkv_bias && !config.o_bias) || config.qk_norm;
+  if (!qwen) return;
+  json["use_sliding_window"] = config.window > 0;
+  if (config.window > 0) json["layer_types"] = layer_types(config);
 }
 
 void add_llama(const TransformerConfig& config, Json& json) {
-  json["max_position_embeddings"] = config.context;
+  const bool dynamic = config.rotary.kind == RotaryKind::kDynamic;
+  json["max_position_embeddings"] = dynamic ? config.rotary.original_context : config.context;
   json["hidden_size"] = config.width;
   json["intermediate_size"] = config.mlp_width;
   json["num_hidden_layers"] = config.layers;
@@ -116,17 +127,22 @@ void add_llama(const TransformerConfig& config, Json& json) {
   json["num_key_value_heads"] = config.kv_heads;
   if (config.head_width != 0) json["head_dim"] = config.head_width;
   json["rms_norm_eps"] = config.norm_eps;
-  add_rotary(config, json);
-  json["attention_bias"] = false;
+  write_rotary(config, json);
+  json["attention_bias"] = config.qkv_bias && config.o_bias;
   if (config.four_norms) return add_gemma(config, json);
-  json["mlp_bias"] = false;
+  json["mlp_bias"] = config.mlp_bias;
   json["hidden_act"] = config.gelu ? "gelu_pytorch_tanh" : "silu";
-  json["sliding_window"] = nullptr;
-  if (config.qkv_bias || config.qk_norm) json["use_sliding_window"] = false;
+  add_window(config, json);
   if (config.fused_projections) json["original_max_position_embeddings"] = config.context;
   if (config.experts == 0) return;
   json["num_local_experts"] = config.experts;
   json["num_experts_per_tok"] = config.experts_per_token;
+}
+
+// Only where it is not transformers' own.
+void add_deviation(const TransformerConfig& config, Json& json) {
+  if (config.init_deviation == TransformerConfig().init_deviation) return;
+  json[config.family == Family::kOpt ? "init_std" : "initializer_range"] = config.init_deviation;
 }
 
 std::string text_of(const Json& json) {
@@ -140,74 +156,15 @@ std::string one_line_of(const Json& json) {
 
 // ---- what a file asks for ----
 
-template <typename... Args>
-Status not_computed(fmt::format_string<Args...> text, Args&&... args) {
-  return error(Code::kBadInput,
-               "config.json: {}: Elixir's models do not compute that, so that the "
-               "weights would mean something else",
-               fmt::format(text, std::forward<Args>(args)...));
-}
-
 // Null: it is not given, for null counts as missing.
 const nlohmann::json* given(const nlohmann::json& json, const char* field) {
   const auto found = json.find(field);
   return found == json.end() || found->is_null() ? nullptr : &*found;
 }
 
-// The field, where it is given, is one of those.
-Status one_of(const nlohmann::json& json, const char* field,
-              std::initializer_list<nlohmann::json> known) {
-  const nlohmann::json* const found = given(json, field);
-  if (found == nullptr) return {};
-  if (std::find(known.begin(), known.end(), *found) != known.end()) return {};
-  return not_computed("'{}' is {}", field, shown(*found));
-}
-
-Status check_rotary(const nlohmann::json& json) {
-  for (const char* field : {"rope_scaling", "rope_parameters"}) {
-    const nlohmann::json* const found = given(json, field);
-    if (found == nullptr) continue;
-    if (!found->is_object()) return not_computed("'{}' is {}", field, shown(*found));
-    for (const char* type : {"rope_type", "type"}) {
-      const auto named = found->find(type);
-      if (named == found->end() || *named == "default") continue;
-      return not_computed("'{}' has the {} {}", field, type, shown(*named));
-    }
-    for (const auto& [name, value] : found->items()) {
-      if (value.is_object()) return not_computed("'{}' has one for '{}'", field, name);
-    }
-    ELIXIR_RETURN_IF_ERROR(one_of(*found, "partial_rotary_factor", {1}));
-  }
-  return one_of(json, "partial_rotary_factor", {1});
-}
-
-Status check_llama(const nlohmann::json& json) {
-  ELIXIR_RETURN_IF_ERROR(one_of(json, "hidden_act", {"silu", "swish"}));
-  return check_rotary(json);
-}
-
-Status check_gpt2(const nlohmann::json& json) {
-  ELIXIR_RETURN_IF_ERROR(
-      one_of(json, "activation_function", {"gelu_new", "gelu_pytorch_tanh", "gelu_fast"}));
-  ELIXIR_RETURN_IF_ERROR(one_of(json, "scale_attn_weights", {true}));
-  return one_of(json, "scale_attn_by_inverse_layer_idx", {false});
-}
-
 std::string type_in(const nlohmann::json& json) {
   const nlohmann::json* const type = given(json, "model_type");
   return type != nullptr && type->is_string() ? type->get<std::string>() : "";
-}
-
-Status check_fields(const nlohmann::json& json) {
-  const std::string name = type_in(json);
-  if (name == "gpt2") return check_gpt2(json);
-  if (name == "opt") return one_of(json, "activation_function", {"relu"});
-  for (const char* known : {"llama", "mistral", "mixtral", "qwen2", "qwen3", "phi3"}) {
-    if (name == known) return check_llama(json);
-  }
-  // Gemma's, of which files of models of images have the language model inside.
-  const nlohmann::json* const language = given(json, "text_config");
-  return check_rotary(language != nullptr && language->is_object() ? *language : json);
 }
 
 // Whether config_json() wrote it: then it is computed, whatever its type.
@@ -220,7 +177,14 @@ bool is_own(std::string_view text) {
 
 }  // namespace
 
-Result<std::string> read_config_file(const std::string& path) {
+std::string config_path(const std::string& path) {
+  struct stat about {};
+  const bool folder = ::stat(path.c_str(), &about) == 0 && S_ISDIR(about.st_mode);
+  return folder ? path + "/config.json" : path;
+}
+
+Result<std::string> read_config_file(const std::string& given_path) {
+  const std::string path = config_path(given_path);
   struct stat about {};
   if (::stat(path.c_str(), &about) != 0) return errno_status(Code::kBadInput, path);
   if (!S_ISREG(about.st_mode) || static_cast<uint64_t>(about.st_size) > kMaxConfigBytes) {
@@ -249,8 +213,10 @@ std::string config_json(const TransformerConfig& config, ComputeType type) {
       break;
   }
   json["tie_word_embeddings"] = config.tied;
+  add_deviation(config, json);
   // Nobody has given tokens a meaning; transformers' own numbers may lie beyond the vocabulary.
   for (const char* token : {"bos_token_id", "eos_token_id", "pad_token_id"}) json[token] = nullptr;
+  if (config.padding_token >= 0) json["pad_token_id"] = config.padding_token;
   return text_of(json);
 }
 
@@ -288,19 +254,29 @@ Status check_computed(std::string_view text) {
   const Result<nlohmann::json> json = parse_config(text);
   if (!json.ok()) return json.status();
   const std::string name = type_in(*json);
-  for (const char* known : {"gpt2", "opt", "llama", "mistral", "qwen2", "qwen3"}) {
-    if (name == known) return check_fields(*json);
+  for (const char* known :
+       {"gpt2", "opt", "llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3_text"}) {
+    if (name == known) return transformer_from_config_json(text).status();
   }
   const nlohmann::json* const type = given(*json, "model_type");
   return error(Code::kBadInput,
                "config.json: 'model_type' is {}; weights are taken of gpt2, opt, llama, mistral, "
-               "qwen2 and qwen3",
+               "qwen2, qwen3, gemma2 and gemma3_text",
                type == nullptr ? "missing" : shown(*type));
 }
 
-Status check_fields_computed(std::string_view text) {
-  const Result<nlohmann::json> json = parse_config(text);
-  return json.ok() ? check_fields(*json) : json.status();
+std::string unused_fields_line(const std::string& path, std::string_view text) {
+  constexpr size_t kMostNames = 20, kLongest = 60;
+  std::vector<std::string> names = unused_config_fields(text);
+  if (names.empty()) return "";
+  const size_t more = names.size() - std::min(names.size(), kMostNames);
+  names.resize(names.size() - more);
+  for (std::string& name : names) {
+    if (name.size() > kLongest) name = name.substr(0, kLongest) + "...";
+  }
+  return printable(fmt::format(
+      "{}: Elixir does not use these fields: {}{}. The model is computed without them", path,
+      fmt::join(names, ", "), more == 0 ? "" : fmt::format(" and {} more", more)));
 }
 
 }  // namespace elixir::planner

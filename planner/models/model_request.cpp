@@ -1,5 +1,7 @@
 #include "planner/models/model_request.h"
 
+#include <utility>
+
 #include "planner/models/config_json.h"
 
 namespace elixir::planner {
@@ -22,7 +24,13 @@ Result<TransformerConfig> named_config(const ModelRequest& request) {
 
 Result<TransformerConfig> config_of(const ModelRequest& request) {
   Result<TransformerConfig> config = named_config(request);
+  // With other layers the pattern of windows goes on.
   if (!config.ok() || request.layers == 0 || request.layers == config->layers) return config;
+  const std::vector<bool> windowed = std::move(config->windowed);
+  config->windowed.clear();
+  for (int64_t i = 0; !windowed.empty() && i < request.layers; ++i) {
+    config->windowed.push_back(windowed[static_cast<size_t>(i) % windowed.size()]);
+  }
   config->layers = request.layers;
   config->name += fmt::format(" with {} layer{}", request.layers, request.layers == 1 ? "" : "s");
   return config;

@@ -188,6 +188,7 @@ void append_attention(const TransformerConfig& config, Module& block) {
     if (config.qkv_bias) block.add(fmt::format("self_attn.{}.bias", name).c_str(), {out});
   }
   block.add("self_attn.o_proj.weight", {w, q_width});
+  if (config.o_bias) block.add("self_attn.o_proj.bias", {w});
   if (!config.qk_norm) return;
   block.add("self_attn.q_norm.weight", {head});
   block.add("self_attn.k_norm.weight", {head});
@@ -205,16 +206,20 @@ void append_mlp(const TransformerConfig& config, Module& block) {
     }
     return;
   }
+  const auto add = [&](const char* name, int64_t in, int64_t out) {
+    block.add(fmt::format("mlp.{}.weight", name).c_str(), {out, in});
+    if (config.mlp_bias) block.add(fmt::format("mlp.{}.bias", name).c_str(), {out});
+  };
   if (config.fused_projections) {
-    block.add("mlp.gate_up_proj.weight", {2 * inner, w});
+    add("gate_up_proj", w, 2 * inner);
   } else {
-    block.add("mlp.gate_proj.weight", {inner, w});
-    block.add("mlp.up_proj.weight", {inner, w});
+    add("gate_proj", w, inner);
+    add("up_proj", w, inner);
   }
-  block.add("mlp.down_proj.weight", {w, inner});
+  add("down_proj", inner, w);
 }
 
-// Linear layers and norms have no biases but Qwen 2's; rotary embeddings have no parameters.
+// Norms have no biases, and rotary embeddings no parameters.
 void append_llama(const TransformerConfig& config, std::vector<NamedShape>& all) {
   const int64_t w = config.width;
   Module model("model.", all);

@@ -1,11 +1,13 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/status.h"
+#include "planner/models/rotary.h"
 
 namespace elixir::planner {
 
@@ -31,22 +33,34 @@ struct TransformerConfig {
   bool tied = true;        // the output projection is the token embedding
   double norm_eps = 1e-5;  // added to the variance, or mean square, that a norm divides by
   double lr = 0;  // the peak learning rate that training takes by default; 0: none is known
+  double init_deviation = 0.02;  // of weights that are drawn
+  // The token whose row of the embedding gets no gradient from lookups, as torch.nn.Embedding's
+  // padding_idx; -1: none.
+  int64_t padding_token = -1;
 
   // ---- of Family::kLlama: in what its relatives differ ----
 
   int64_t head_width = 0;          // 0: width / heads
-  bool qkv_bias = false;           // Qwen 2
+  bool qkv_bias = false;           // Qwen 2; with o_bias, Llama's and Qwen 3's attention_bias
+  bool o_bias = false;             // of attention's output projection
+  bool mlp_bias = false;           // Llama
   bool qk_norm = false;            // each head's queries and keys are normalised: Qwen 3, Gemma 3
   bool fused_projections = false;  // queries, keys and values in one, gate and up in one: Phi-3
   bool four_norms = false;         // behind attention and MLP, too; weights count from 1: Gemma
   bool gelu = false;               // in SiLU's place: Gemma
   double final_softcap = 0;        // logits are cap tanh(logits / cap): Gemma 2; 0: they are not
-  double rotary_base = 10000;
-  // A token sees no more than so many before it, itself included, in some layers; models/ computes
-  // that of sequences no longer than it. 0: it sees all.
+  double attention_softcap = 0;    // the same of attention's scores
+  double query_scalar = 0;  // scores are divided by its square root; 0: by that of a head's width
+  Rotary rotary = {};
+  std::optional<Rotary> window_rotary = {};  // of layers with a window: Gemma 3; none: the same
+  // In layers with a window a token sees the last so many tokens, itself included. 0: it sees all.
   int64_t window = 0;
+  std::vector<bool> windowed = {};  // whether each layer has the window; empty: all of them
   int64_t experts = 0, experts_per_token = 0;  // of each MLP: Mixtral; 0: one MLP
 
+  bool has_window(int64_t layer) const {
+    return window > 0 && (windowed.empty() || windowed[static_cast<size_t>(layer)]);
+  }
   int64_t head_numel() const { return head_width != 0 ? head_width : width / heads; }
 
   bool operator==(const TransformerConfig&) const = default;
@@ -77,8 +91,14 @@ double lr_of_size(uint64_t numel);
 
 // From the text of a Hugging Face config.json of model_type gpt2, opt, llama, mistral, mixtral,
 // qwen2, qwen3, gemma2, gemma3_text, gemma3 (its language model alone) or phi3. kBadInput
-// with the field that is missing or wrong, or the model types that are known.
+// with the field that is missing or wrong, or that asks for what models/ does not compute, or the
+// model types that are known.
 Result<TransformerConfig> transformer_from_config_json(std::string_view text);
+// Whether the file's model_type is one of these, whatever else it says.
+bool has_known_model_type(std::string_view text);
+// The fields of such a file that could change what is computed, and that Elixir does not use, by
+// name. None for a file that is refused.
+std::vector<std::string> unused_config_fields(std::string_view text);
 
 // Every parameter in the order in which models/ registers them.
 std::vector<NamedShape> transformer_parameters(const TransformerConfig& config);

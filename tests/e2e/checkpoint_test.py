@@ -283,19 +283,29 @@ class Beginnings(Checkpoint):
         other = self.train(1, '--init', os.path.join(self.checkpoints + '-2', name_of(20)), *TEXT, '--lr', '1e-3')
         self.assertEqual(other.checksum, begun.checksum)
 
-    def test_what_the_models_do_not_compute_is_said_where_weights_are_drawn(self):
-        self.assertNotIn('config_otherwise', self.saved().errors)
-        path = os.path.join(self.folder, 'config.json')
-        config = json.loads(text_of(os.path.join(self.at(20), 'config.json')))
-        config['activation_function'] = 'relu'
-        with open(path, 'w', encoding='utf-8') as file:
-            json.dump(config, file)
-        shutil.rmtree(self.checkpoints)
-        # The sizes may be taken; that it is another function is said, and kept.
-        drawn = self.saved('--config', path, *TEXT, '--lr', '1e-3')
-        self.assertRegex(drawn.errors, r"config_otherwise .*'activation_function' is \\?\"relu")
-        kept = json.loads(text_of(os.path.join(self.at(20), 'config.json')))
-        self.assertEqual(kept['activation_function'], 'gelu_new')
+    def test_each_field_of_a_config_json_is_used_refused_or_named(self):
+        self.assertNotIn('config_fields', self.saved().errors)
+        folder, wrong = os.path.join(self.folder, 'model'), os.path.join(self.folder, 'wrong.json')
+        shutil.copytree(self.at(20), folder)
+        os.remove(os.path.join(folder, 'elixir.json'))  # somebody's: the manifest has the size of config.json
+        path = os.path.join(folder, 'config.json')
+        config = json.loads(text_of(path))
+        for name, more in ((path, {'resid_pdrop': 0.1, 'odd': 1}), (wrong, {'activation_function': 'relu'})):
+            with open(name, 'w', encoding='utf-8') as file:
+                json.dump({**config, **more}, file)
+        line = f'{path}: Elixir does not use these fields: odd, resid_pdrop. '
+        for number, flag in enumerate(('--config', '--init')):
+            self.checkpoints = os.path.join(self.folder, f'runs-{number}')
+            self.assertIn(line, self.saved(flag, folder, *TEXT, '--lr', '1e-3').errors)
+        machine = ['--machine', os.path.join(harness.REPOSITORY, 'examples', 'machines', 'h100.json')]
+        ctl = program('elixirctl')
+        for words in ([ctl, 'estimate'], [ctl, 'profile'], [ctl, 'plan', *machine]):
+            self.assertIn(f'elixirctl: {line}', self.succeed(*words, '--config', folder).errors)
+        why = "'activation_function' is \"relu\": Elixir's models do not compute that"
+        for words in ([ctl, 'estimate'], [ctl, 'profile'], [ctl, 'plan', *machine], [TRAIN, *TEXT, '--lr', '1e-3']):
+            refused = self.run_program(*words, '--config', wrong)
+            self.assertEqual(refused.exit_code, 4, str(refused))
+            self.assertIn(why, refused.errors)
 
 
 if __name__ == '__main__':

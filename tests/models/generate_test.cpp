@@ -102,7 +102,7 @@ TEST(Generate, SeesTheLastTokensThatTheContextHolds) {
   const GenerateOptions options = {.length = 40, .temperature = 0};
   const std::vector<int64_t> tokens = continued(*built(config), {1, 2}, options);
   EXPECT_EQ(tokens.size(), 42u);  // a context of 16
-  config.window = 1;
+  config.context = 1;
   // Each token follows from the one before it alone.
   std::map<int64_t, int64_t> next;
   const std::vector<int64_t> alone = continued(*built(config), {1, 2}, options);

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "models/decoder.h"
+#include "models/decoder_parts.h"
 #include "tests/models/built.h"
 #include "tests/models/named_shapes.h"
 #include "tests/support/matchers.h"
@@ -42,6 +43,20 @@ const Variant kVariants[] = {
     {"opt, untied", tiny_of(planner::Family::kOpt, false)},
     {"llama", tiny_llama(4)},
     {"llama of grouped queries", tiny_llama(2)},
+    {"llama with biases", tiny_llama(2),
+     [](planner::TransformerConfig* config) {
+       config->qkv_bias = config->o_bias = config->mlp_bias = true;
+     }},
+    {"llama of 3.1", tiny_llama(2),
+     [](planner::TransformerConfig* config) {
+       config->rotary = {.kind = planner::RotaryKind::kLlama3,
+                         .factor = 8,
+                         .original_context = 8,
+                         .low_freq_factor = 1,
+                         .high_freq_factor = 4};
+     }},
+    {"mistral with a window", tiny_llama(2),
+     [](planner::TransformerConfig* config) { config->window = 12; }},
     {"mistral nemo", tiny_llama(2),
      [](planner::TransformerConfig* config) { config->head_width = 12; }},
     {"qwen2", tiny_llama(2), [](planner::TransformerConfig* config) { config->qkv_bias = true; }},
@@ -55,11 +70,18 @@ const Variant kVariants[] = {
        config->head_width = 16;
        config->four_norms = config->gelu = config->tied = true;
        config->final_softcap = 0.1;  // as large as logits at the start
+       config->attention_softcap = 50;
+       config->query_scalar = 24;
+       config->window = 12;
+       config->windowed = {true, false};
      }},
     {"gemma3", tiny_llama(2),
      [](planner::TransformerConfig* config) {
        config->head_width = 16;
        config->four_norms = config->gelu = config->tied = config->qk_norm = true;
+       config->window = 12;
+       config->windowed = {true, false};
+       config->window_rotary = planner::Rotary{.base = 50};
      }},
     {"phi3", tiny_llama(2),
      [](planner::TransformerConfig* config) { config->fused_projections = true; }},
@@ -149,6 +171,101 @@ TEST(Llama, EachTokenGoesToItsExperts) {
   const at::Tensor expected = at::linear(out, all["lm_head.weight"]);
   EXPECT_LT((model->forward(tokens) - expected).abs().max().item<double>(), 1e-5);
   EXPECT_GT(sum.abs().max().item<double>(), 1e-6);
+}
+
+// A token of two layers with a window of 3 sees the 4 tokens before it; with one layer that sees
+// all, every one. Caps and scores of another scale change nothing in that.
+TEST(Llama, ATokenSeesItsWindow) {
+  struct Case {
+    std::vector<bool> windowed;
+    double softcap;
+    int64_t seen;
+  };
+  for (const Case& one :
+       {Case{{}, 0, 4}, Case{{true, false}, 0, 15}, Case{{}, 50, 4}, Case{{false, true}, 50, 15}}) {
+    planner::TransformerConfig config = tiny_llama(2);
+    config.init_deviation = 0.5;  // far tokens matter
+    config.window = 3;
+    config.windowed = one.windowed;
+    config.attention_softcap = one.softcap;
+    const std::shared_ptr<Decoder> model = built(config);
+    const at::Tensor tokens = at::randint(50, {1, 16}, at::kLong);
+    const at::Tensor last = model->forward(tokens).select(1, 15);
+    for (int64_t before = 1; before < 16; ++before) {
+      at::Tensor changed = tokens.clone();
+      changed.select(1, 15 - before).copy_((tokens.select(1, 15 - before) + 1).remainder(50));
+      const bool same = model->forward(changed).select(1, 15).equal(last);
+      EXPECT_EQ(same, before > one.seen) << before << " before, cap " << one.softcap;
+    }
+  }
+}
+
+// By the formula, beside the kernel that computes the scores without a cap.
+TEST(Llama, ScoresAreScaledAndCapped) {
+  const at::NoGradGuard no_grad;
+  const at::Tensor queries = at::randn({2, 4, 6, 8}) * 3, keys = at::randn({2, 2, 6, 8}) * 3;
+  const at::Tensor values = at::randn({2, 2, 6, 8});
+  const at::Tensor mask = at::full({6, 6}, -INFINITY).triu(1);
+  const at::Tensor scores = at::matmul(queries, keys.repeat_interleave(2, 1).transpose(2, 3)) / 5;
+  for (const double softcap : {0.0, 0.5}) {
+    const at::Tensor capped = softcap > 0 ? at::tanh(scores / softcap) * softcap : scores;
+    const at::Tensor expected =
+        at::matmul(at::softmax(capped + mask, -1), values.repeat_interleave(2, 1))
+            .transpose(1, 2)
+            .reshape({2, 6, 32});
+    const at::Tensor ours =
+        causal_attention(queries, keys, values, {.scale = 0.2, .mask = mask, .softcap = softcap});
+    EXPECT_LT((ours - expected).abs().max().item<double>(), 1e-5) << softcap;
+    if (softcap > 0) continue;
+    const at::Tensor unmasked = causal_attention(queries, keys, values, {.scale = 0.2});
+    EXPECT_LT((unmasked - expected).abs().max().item<double>(), 1e-5);
+  }
+}
+
+TEST(Decoders, AreDrawnWithTheDeviationOfTheFile) {
+  for (const planner::Family family :
+       {planner::Family::kGpt2, planner::Family::kOpt, planner::Family::kLlama}) {
+    planner::TransformerConfig config = tiny_of(family, true);
+    config.width = 128;
+    config.init_deviation = 0.3;
+    for (const auto& parameter : built(config)->named_parameters()) {
+      if (parameter.value().dim() < 2) continue;
+      const bool to_residual =
+          family == planner::Family::kGpt2 && parameter.key().ends_with("c_proj.weight");
+      const double expected = to_residual ? 0.3 / std::sqrt(2.0 * 2) : 0.3;
+      const double deviation = parameter.value().std().item<double>();
+      EXPECT_NEAR(deviation, expected, 0.1 * expected) << parameter.key();
+    }
+  }
+}
+
+// Gemma's norms count from 1.
+TEST(Decoders, NormsBeginAsOnes) {
+  planner::TransformerConfig config = tiny_llama(4);
+  for (const bool four : {false, true}) {
+    config.four_norms = four;
+    for (const auto& parameter : built(config)->named_parameters()) {
+      if (parameter.value().dim() != 1) continue;
+      EXPECT_TRUE((parameter.value() == (four ? 0 : 1)).all().item<bool>()) << parameter.key();
+    }
+  }
+}
+
+TEST(Decoders, ThePaddingTokensRowGetsNoGradientFromLookups) {
+  for (const planner::Family family : {planner::Family::kOpt, planner::Family::kLlama}) {
+    for (const int64_t padding : {-1, 7}) {
+      planner::TransformerConfig config = tiny_of(family, false);
+      config.padding_token = padding;
+      const std::shared_ptr<Decoder> model = built(config);
+      const at::Tensor tokens = at::full({1, 16}, 7, at::kLong);
+      model->loss(tokens, tokens).backward();
+      for (const auto& parameter : model->named_parameters()) {
+        if (!parameter.key().ends_with("embed_tokens.weight")) continue;
+        const double most = parameter.value().grad().abs().max().item<double>();
+        EXPECT_EQ(most == 0, padding == 7) << parameter.key();
+      }
+    }
+  }
 }
 
 // Rotary positions: the same tokens elsewhere mean the same to each other, so that a sequence of
