@@ -61,7 +61,7 @@ void add_checkpoint_options(CLI::App& app, CheckpointOptions& options) {
   CLI::App& here = *group;
   here.add_option("--checkpoints", options.folder,
                   "Where checkpoints are written, each a folder step-NNNNNNNNN; made where it is "
-                  "missing. SIGUSR1 and the end of the run write one, too")
+                  "missing. SIGUSR1, SIGTERM, Ctrl-C and the end of the run write one, too")
       ->check(not_empty)
       ->type_name("FOLDER");
   here.add_option("--save-every", options.save_every, "Steps between checkpoints (0 = none)")
@@ -94,6 +94,10 @@ void add_checkpoint_options(CLI::App& app, CheckpointOptions& options) {
   add_shadow(here, options.shadow_bytes);
   here.add_flag("--stop-after-save", options.stop_after_save,
                 "The run ends with 0 once the checkpoint is there that SIGUSR1 asked for");
+  here.add_option("--diverged-after", options.diverged_after,
+                  "The run ends with 11 after so many steps in a row without a finite loss or "
+                  "gradient norm (0 = never)")
+      ->type_name("N");
 }
 
 Status check_checkpoint_options(const CheckpointOptions& options) {
@@ -118,6 +122,7 @@ Status check_checkpoint_options(const CheckpointOptions& options) {
   ELIXIR_RETURN_IF_ERROR(at_least_0("--save-minutes", options.save_minutes));
   ELIXIR_RETURN_IF_ERROR(steps_between("--sample-every", options.sample_every));
   ELIXIR_RETURN_IF_ERROR(within_steps("--keep-every", options.keep_every));
+  ELIXIR_RETURN_IF_ERROR(steps_between("--diverged-after", options.diverged_after));
   ELIXIR_RETURN_IF_ERROR(check_export(options));
   // latest may find none yet; what --resume names is there, and is what the run begins with.
   if (!options.init.empty() && options.resumes() && options.resume != "latest") {
