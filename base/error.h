@@ -20,6 +20,7 @@ enum class Code : int {
   kAlreadyRunning = 8,     // a second elixird
   kProtocol = 9,           // the other side sent what no correct program sends
   kTimedOut = 10,          // a deadline passed with the other side alive
+  kDiverged = 11,          // the loss or the gradients stay not finite
   kInternal = 70,          // an operating-system call failed that should not
 };
 

@@ -20,6 +20,7 @@ constexpr struct {
               {Code::kAlreadyRunning, "already_running"},
               {Code::kProtocol, "protocol"},
               {Code::kTimedOut, "timed_out"},
+              {Code::kDiverged, "diverged"},
               {Code::kInternal, "internal"}};
 
 }  // namespace

@@ -51,6 +51,7 @@ std::vector<std::string> merged_environment(const std::vector<std::string>& extr
   if (options.stderr_fd >= 0) ::dup2(options.stderr_fd, STDERR_FILENO);
   // Also descriptors that came to us from our own parent: a daemon must not keep someone's pipe.
   ::close_range(STDERR_FILENO + 1, ~0u, CLOSE_RANGE_CLOEXEC);
+  if (options.kept_fd >= 0) ::fcntl(options.kept_fd, F_SETFD, 0);
   sigset_t none;
   sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);

@@ -14,6 +14,7 @@ struct SpawnOptions {
   std::vector<std::string> extra_environment;  // "NAME=value", over the parent's
   int stdout_fd = -1;                          // -1: inherit
   int stderr_fd = -1;                          // -1: inherit
+  int kept_fd = -1;                            // the child gets it, too; -1: none
   int parent_death_signal = 0;                 // 0: none (prctl PR_SET_PDEATHSIG)
   bool new_session = false;                    // setsid: survives the parent's terminal
 };

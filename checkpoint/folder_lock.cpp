@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <climits>
 #include <map>
 #include <span>
 #include <thread>
@@ -15,13 +16,24 @@
 
 #include "base/clock.h"
 #include "base/mutex.h"
+#include "base/printable.h"
 #include "checkpoint/folder_calls.h"
 #include "checkpoint/listing.h"
 
 namespace elixir::checkpoints {
 namespace {
 
+constexpr size_t kMostHolderBytes = 200;
+
 std::string line_of(const std::string& job) { return job + "\n"; }
+
+// What the file begins with; anybody may have written it.
+std::string first_bytes(int fd, size_t most) {
+  std::string found(most, '\0');
+  const ssize_t bytes = ::pread(fd, found.data(), found.size(), 0);
+  found.resize(bytes < 0 ? 0 : static_cast<size_t>(bytes));
+  return found;
+}
 
 // Held by somebody: this process, which does not hold it, cannot have it. Where there are no locks
 // the name alone has to do.
@@ -36,10 +48,7 @@ bool is_held_by(int folder, const std::string& job) {
   const UniqueFd fd(::openat(folder, kLockName, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
   if (!fd.valid()) return false;
   const std::string line = line_of(job);
-  std::string found(line.size() + 1, '\0');
-  const ssize_t bytes = ::pread(fd.get(), found.data(), found.size(), 0);
-  found.resize(bytes < 0 ? 0 : static_cast<size_t>(bytes));
-  return found == line && is_locked(fd.get());
+  return first_bytes(fd.get(), line.size()) == line && is_locked(fd.get());
 }
 
 }  // namespace
@@ -69,12 +78,22 @@ Result<HeldLock> hold_folder(int folder, double timeout_s) {
   return held;
 }
 
-Status name_holder(const HeldLock& lock, const std::string& job) {
-  const std::string line = line_of(job);
-  if (::ftruncate(lock->get(), 0) != 0) {
-    return write_status(fmt::format("cannot write {}", path_of(lock->get())));
+Status write_holder(int lock, const std::string& job) {
+  char host[HOST_NAME_MAX + 1] = {};
+  if (::gethostname(host, sizeof host - 1) != 0) host[0] = '\0';
+  const std::string text =
+      line_of(job) + fmt::format("process {} on {:.64}\n", ::getpid(), std::string_view(host));
+  if (::ftruncate(lock, 0) != 0) {
+    return write_status(fmt::format("cannot write {}", path_of(lock)));
   }
-  return write_all(lock->get(), std::as_bytes(std::span(line)), 0);
+  return write_all(lock, std::as_bytes(std::span(text)), 0);
+}
+
+std::string holder_of(int lock) {
+  const std::string text = first_bytes(lock, kMostHolderBytes);
+  const size_t begin = std::min(text.find('\n'), text.size() - 1) + 1;
+  const std::string line = text.substr(begin, text.find('\n', begin) - begin);
+  return line.starts_with("process ") ? printable(line) : "another job";
 }
 
 Status await_holder(int folder, const std::string& job, double timeout_s) {

@@ -18,8 +18,11 @@ using HeldLock = std::shared_ptr<const UniqueFd>;
 // lock_folder(), one for all of this process: while it is held, who asks again gets the same.
 Result<HeldLock> hold_folder(int folder, double timeout_s);
 
-// Writes the job's name into the lock's file, for await_holder().
-Status name_holder(const HeldLock& lock, const std::string& job);
+// Writes into the lock's file who holds it: the job's name, for await_holder(), and this process,
+// for holder_of().
+Status write_holder(int lock, const std::string& job);
+// "process 123 on node-a", as the lock's file says; "another job" where it says nothing.
+std::string holder_of(int lock);
 
 // Waits until the folder's lock is held in the name of this job, as long as lock_folder() would.
 // kTimedOut then.

@@ -77,6 +77,7 @@ Status look_at(int folder, const std::string& name, ListedCheckpoint& listed) {
   }
   const Manifest& manifest = **read;
   listed.step = step_of_name(name).value_or(manifest.step);
+  if (manifest.health) listed.good = manifest.health->good();
   for (const ManifestFile& file : manifest.files) listed.bytes += file.bytes;
   ELIXIR_RETURN_IF_ERROR(check_named_step(name, manifest.step));
   Sizes sizes(folder);
@@ -128,18 +129,21 @@ std::vector<uint64_t> steps_to_remove(const std::vector<ListedCheckpoint>& all, 
   }
   const size_t last = keep.last == 0 ? valid.size() : std::min<size_t>(keep.last, valid.size());
   valid.resize(valid.size() - last);
+  // A run that diverges would push it out by checkpoints that are worth nothing.
+  const ListedCheckpoint* const good = newest_good(all, up_to);
+  if (good != nullptr) std::erase(valid, good->step);
   std::erase_if(valid, [&](uint64_t step) { return keep.every > 0 && step % keep.every == 0; });
   return valid;
 }
 
-Status lock_status(int folder, double timeout_s) {
+Status lock_status(int folder, double timeout_s, const std::string& holder = {}) {
   if (errno != EWOULDBLOCK) {
     return write_status(fmt::format("cannot lock {}/{}", path_of(folder), kLockName));
   }
   return error(Code::kAlreadyRunning,
-               "{} belongs to another job, which has kept {} for {:.0f} s: wait for it to end, or "
-               "give each job a folder of its own",
-               path_of(folder), kLockName, timeout_s);
+               "{} belongs to another job, {}, which has kept {} for {:.0f} s: wait for it to end, "
+               "or give each job a folder of its own",
+               path_of(folder), holder, kLockName, timeout_s);
 }
 
 }  // namespace
@@ -204,6 +208,16 @@ Result<Latest> latest_of(std::vector<ListedCheckpoint> all, const std::string& f
   return error(Code::kBadInput, "{} has no whole checkpoint: {}", folder, why);
 }
 
+const ListedCheckpoint* newest_good(const std::vector<ListedCheckpoint>& all, uint64_t up_to) {
+  const ListedCheckpoint* unknown = nullptr;
+  for (auto listed = all.rbegin(); listed != all.rend(); ++listed) {
+    if (!listed->valid || listed->step > up_to) continue;
+    if (listed->good.value_or(false)) return &*listed;
+    if (!listed->good && unknown == nullptr) unknown = &*listed;
+  }
+  return unknown;
+}
+
 Result<uint32_t> prune(int folder, const Keep& keep, uint64_t up_to) {
   const Result<std::vector<ListedCheckpoint>> all = list_open(folder, path_of(folder));
   if (!all.ok()) return all.status();
@@ -242,7 +256,7 @@ Result<int> lock_folder(int folder, double timeout_s) {
   UniqueFd fd(::openat(folder, kLockName, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666));
   if (!fd.valid()) return lock_status(folder, timeout_s);
   const auto end = Clock::now() + std::chrono::duration<double>(timeout_s);
-  bool said = false;
+  bool said = false, said_finishing = false;
   while (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno == EINTR) continue;
     if (errno == ENOSYS || errno == EOPNOTSUPP || errno == ENOLCK) {
@@ -252,14 +266,19 @@ Result<int> lock_folder(int folder, double timeout_s) {
     }
     if (errno != EWOULDBLOCK) return lock_status(folder, timeout_s);
     const auto now = Clock::now();
+    if (now < end && !std::exchange(said, true)) {
+      log_warn("checkpoint_lock_waits",
+               "folder=\"{}\" held_by=\"{}\" effect=\"this job waits up to {:.0f} s for its end\"",
+               path_of(folder), holder_of(fd.get()), timeout_s);
+    }
     // Longer while a save is being finished there.
     if (now >= end) {
       const std::string unfinished = now < end + kFinishing ? unfinished_in(folder) : "";
       if (unfinished.empty()) {
         errno = EWOULDBLOCK;
-        return lock_status(folder, timeout_s);
+        return lock_status(folder, timeout_s, holder_of(fd.get()));
       }
-      if (!std::exchange(said, true)) {
+      if (!std::exchange(said_finishing, true)) {
         log_warn("checkpoint_lock_waits",
                  "folder=\"{}\" why=\"another job's save is being finished there, {}\" "
                  "effect=\"this one begins after it, or ends after an hour\"",
@@ -268,6 +287,8 @@ Result<int> lock_folder(int folder, double timeout_s) {
     }
     std::this_thread::sleep_for(now < end ? kPause : kLongPause);
   }
+  // Advice, for whoever waits: a full disk is no reason to stop.
+  [[maybe_unused]] const Status named = write_holder(fd.get(), "");
   return fd.release();
 }
 

@@ -164,6 +164,14 @@ LeftOut decode_left_out(const json& value, JsonReader& reader) {
   return left_out;
 }
 
+Health decode_health(const json& value, JsonReader& reader) {
+  Health health;
+  health.not_finite =
+      reader.whole(reader.field(value, "not_finite"), "health.not_finite", 0, kMaxFileBytes);
+  health.finite_step = reader.boolean(reader.field(value, "finite_step"), "health.finite_step");
+  return health;
+}
+
 Manifest decode_object(const json& value, JsonReader& reader) {
   Manifest manifest;
   manifest.step = reader.whole(reader.field(value, "step"), "step", 0, kMaxCount);
@@ -189,6 +197,9 @@ Manifest decode_object(const json& value, JsonReader& reader) {
   manifest.group_of = decode_counts<uint32_t>(value, "group_of", last_group, reader);
   if (value.contains("left_out")) {
     manifest.left_out = decode_left_out(reader.object(value, "left_out"), reader);
+  }
+  if (value.contains("health")) {
+    manifest.health = decode_health(reader.object(value, "health"), reader);
   }
   manifest.program = reader.text(reader.field(value, "program"), "program", kMaxProgramBytes);
   if (reader.ok()) manifest.files = decode_files(reader.list(value, "files"), reader);
@@ -286,6 +297,10 @@ std::string encode_manifest(const Manifest& manifest) {
     value["left_out"] = {{"parameters", manifest.left_out->parameters},
                          {"bytes", manifest.left_out->bytes},
                          {"hash", hex_of(manifest.left_out->hash)}};
+  }
+  if (manifest.health) {
+    value["health"] = {{"not_finite", manifest.health->not_finite},
+                       {"finite_step", manifest.health->finite_step}};
   }
   const std::string inner = dump_json(value);
   return fmt::format("{}{}{}{}{}", kBefore, inner, kBetween, hash_of(inner), kBehind);

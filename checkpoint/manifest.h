@@ -63,6 +63,18 @@ struct LeftOut {
   bool operator==(const LeftOut&) const = default;
 };
 
+// Whether training can continue from a checkpoint.
+struct Health {
+  // Values of trained parameters and of their states that are a NaN or infinite, as elixird counted
+  // them while it wrote.
+  uint64_t not_finite = 0;
+  // Whether the last step's loss and gradient norm were finite, as the program said.
+  bool finite_step = true;
+
+  bool good() const { return not_finite == 0 && finite_step; }
+  bool operator==(const Health&) const = default;
+};
+
 struct Manifest {
   uint64_t step = 0;     // steps since the run's first beginning, skipped ones included
   uint64_t updates = 0;  // steps that were not skipped: the usual count of a parameter
@@ -76,6 +88,7 @@ struct Manifest {
   std::map<std::string, uint64_t> updates_of = {};
   std::map<std::string, uint32_t> group_of = {};  // only groups other than 0
   std::optional<LeftOut> left_out = {};           // empty: the folder has all parameters
+  std::optional<Health> health = {};              // empty: an older release wrote it
   std::string program = {};                       // any text that the training program keeps
   std::vector<ManifestFile> files = {};
 

@@ -32,6 +32,7 @@ void tell_ended(Session& session, uint32_t number, const Status& status,
   result.shadow_peak_bytes = outcome.shadow_peak_bytes;
   result.stall_ns = outcome.stall_ns;
   result.write_ns = outcome.write_ns;
+  result.not_finite = outcome.not_finite;
   result.bytes.store(outcome.bytes, std::memory_order_relaxed);
   result.done_bytes.store(outcome.bytes, std::memory_order_relaxed);
   shm::set_text(result.text, told(status));

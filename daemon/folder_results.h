@@ -11,6 +11,7 @@ namespace elixir::daemon {
 struct FolderOutcome {
   uint64_t bytes = 0, step = 0, shadow_bytes = 0, shadow_peak_bytes = 0;
   uint64_t stall_ns = 0, write_ns = 0;
+  uint64_t not_finite = 0;
 };
 
 // These tell a rank about its requests for folders, in its shared memory. For the event loop; they

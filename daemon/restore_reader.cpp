@@ -8,6 +8,7 @@
 #include "base/units.h"
 #include "checkpoint/load_plan.h"
 #include "checkpoint/stored_folder.h"
+#include "checkpoint/value_check.h"
 #include "daemon/heap_reserve.h"
 #include "daemon/left_out.h"
 #include "daemon/saving.h"
@@ -153,10 +154,12 @@ Status read_into(Restoring& restoring) {
   restoring.touched = true;
   States states(restoring);
   if (restoring.states && !plan->has_states) states.forget_moments();
-  ELIXIR_RETURN_IF_ERROR(checkpoints::read_pieces(*folder, plan->params, restoring.threads,
-                                                  &restoring.progress, states));
-  return checkpoints::read_pieces(*folder, plan->states, restoring.threads, &restoring.progress,
-                                  states);
+  checkpoints::ValueCheck checked(restoring.wanted, restoring.shape.type, states);
+  for (const auto* const pieces : {&plan->params, &plan->states}) {
+    ELIXIR_RETURN_IF_ERROR(checkpoints::read_pieces(*folder, *pieces, restoring.threads,
+                                                    &restoring.progress, checked));
+  }
+  return checked.status(*folder, *plan);
 }
 
 }  // namespace

@@ -1,16 +1,12 @@
 // write_save(): a snapshot becomes a folder.
 
 #include <sys/resource.h>
-#include <sys/uio.h>
 #include <unistd.h>
 #include <xxhash.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <chrono>
-#include <climits>
-#include <cstring>
 #include <map>
+#include <span>
 
 #include "base/clock.h"
 #include "base/helper_threads.h"
@@ -23,6 +19,7 @@
 #include "daemon/left_out.h"
 #include "daemon/pace.h"
 #include "daemon/save_parts.h"
+#include "daemon/save_run.h"
 #include "daemon/saving.h"
 
 namespace elixir::daemon {
@@ -33,39 +30,6 @@ using checkpoints::PlannedTensor;
 using checkpoints::StateKind;
 
 constexpr int kNiceness = 10;  // steps go first
-
-// Bytes that lie one behind another in a file, wherever they come from.
-struct Run {
-  uint32_t file = 0;
-  uint64_t offset = 0;
-  std::vector<iovec> parts = {};
-
-  uint64_t bytes() const {
-    uint64_t sum = 0;
-    for (const iovec& part : parts) sum += part.iov_len;
-    return sum;
-  }
-};
-
-void append(Run& run, const std::byte* data, uint64_t bytes) {
-  if (bytes == 0) return;
-  run.parts.push_back({const_cast<std::byte*>(data), bytes});  // pwritev() only reads
-}
-
-// The first `bytes` of what the parts hold, taken off them.
-std::vector<iovec> take_front(std::vector<iovec>& parts, size_t* next, uint64_t bytes) {
-  std::vector<iovec> front;
-  while (bytes > 0 && *next < parts.size() && front.size() < IOV_MAX) {
-    iovec& part = parts[*next];
-    const size_t taken = std::min<uint64_t>(part.iov_len, bytes);
-    front.push_back({part.iov_base, taken});
-    part.iov_base = static_cast<std::byte*>(part.iov_base) + taken;
-    part.iov_len -= taken;
-    bytes -= taken;
-    if (part.iov_len == 0) ++*next;
-  }
-  return front;
-}
 
 class Writer {
  public:
@@ -91,7 +55,8 @@ class Writer {
   struct InHand {
     uint32_t chunk = 0;
     uint64_t bytes = 0;
-    bool put_back = false;  // to be written again, from its copy
+    uint64_t not_finite = 0;  // values
+    bool put_back = false;    // to be written again, from its copy
   };
 
   Status begin() {
@@ -118,8 +83,7 @@ class Writer {
       if (!fd.ok()) return fd.status();
       fds_.push_back(*fd);
       Run header{.file = file};
-      append(header, reinterpret_cast<const std::byte*>(plan_.files[file].header.data()),
-             plan_.files[file].header.size());
+      header.append(std::as_bytes(std::span(plan_.files[file].header)));
       ELIXIR_RETURN_IF_ERROR(write_run(std::move(header)));
     }
     return Status();
@@ -160,7 +124,11 @@ class Writer {
         InHand hand{.chunk = item->chunk};
         const Status status = write_chunk(*item, hand);
         if (!status.ok()) return fail(status);
+        // Relaxed: who reads the counts at the end has joined this thread.
         if (hand.put_back) saving_.done_bytes.fetch_sub(hand.bytes, std::memory_order_relaxed);
+        if (!hand.put_back) {
+          saving_.bad_values.fetch_add(hand.not_finite, std::memory_order_relaxed);
+        }
         if (hand.put_back || saving_.snapshot->written(item->chunk)) wake();
       }
     } catch (const std::bad_alloc&) {
@@ -194,14 +162,22 @@ class Writer {
   void append_part(Run& run, const PlannedPart& part, const Snapshot::Item& item) const {
     const shm::Shape& shape = saving_.shape;
     const uint64_t element = part.bytes / part.numel;
+    const ValueFormat format = counted_format(part.kind, item.chunk);
     for (const Snapshot::Arrays& arrays : item.ranks) {
       const uint64_t shard_begin = shape.shard_begin(arrays.shard);
       const uint64_t begin = std::max(part.first, shard_begin);
       const uint64_t end = std::min(part.first + part.numel, shape.shard_end(arrays.shard));
       if (begin >= end) continue;
-      append(run, array_of(arrays, part.kind) + (begin - shard_begin) * element,
-             (end - begin) * element);
+      run.append(
+          {array_of(arrays, part.kind) + (begin - shard_begin) * element, (end - begin) * element},
+          format);
     }
+  }
+
+  // Frozen parameters do not change, and their bits may mean something else (shm/load_part.h).
+  ValueFormat counted_format(StateKind kind, uint32_t chunk) const {
+    if (saving_.shape.frozen(chunk) || kind == StateKind::kMasterLow) return ValueFormat::kNone;
+    return kind == StateKind::kParam ? format_of(saving_.shape.type) : ValueFormat::kFp32;
   }
 
   static const std::byte* array_of(const Snapshot::Arrays& arrays, StateKind kind) {
@@ -247,18 +223,20 @@ class Writer {
         return error(Code::kUnavailable, "the save was broken off");
       }
       constexpr uint64_t kAtOnce = 4 << 20;  // of the page cache, for the pace to be even
-      std::vector<iovec> parts = take_front(run.parts, next, std::min(kAtOnce, bytes - at));
-      uint64_t taken = 0;
-      for (const iovec& part : parts) {
-        XXH3_64bits_update(hash.get(), part.iov_base, part.iov_len);
-        taken += part.iov_len;
+      uint64_t taken = 0, not_finite = 0;
+      std::vector<iovec> vectors;
+      for (const Values& part : take_front(run.parts, next, std::min(kAtOnce, bytes - at))) {
+        not_finite += hash_and_count(part, hash.get());
+        taken += part.bytes.size();
+        vectors.push_back(vector_of(part));
       }
       pace_.wait(taken, saving_.cancelled);
-      ELIXIR_RETURN_IF_ERROR(checkpoints::write_all(fds_[run.file], parts, offset + at));
+      ELIXIR_RETURN_IF_ERROR(checkpoints::write_all(fds_[run.file], vectors, offset + at));
       at += taken;
       saving_.done_bytes.fetch_add(taken, std::memory_order_relaxed);
       if (hand == nullptr) continue;
       hand->bytes += taken;
+      hand->not_finite += not_finite;
       hand->put_back = saving_.snapshot->put_back_if_wanted(hand->chunk);
       if (hand->put_back) return Status();
     }
@@ -287,8 +265,7 @@ class Writer {
         ++end;
       }
       Run run{.file = scalars[first].file, .offset = scalars[first].offset};
-      append(run, reinterpret_cast<const std::byte*>(&values[first]),
-             (end - first) * sizeof(float));
+      run.append(std::as_bytes(std::span(values).subspan(first, end - first)));
       ELIXIR_RETURN_IF_ERROR(write_run(std::move(run)));
     }
     return Status();
@@ -297,7 +274,7 @@ class Writer {
   Status write_extras() {
     for (const PlannedTensor& tensor : plan_.extras) {
       Run run{.file = tensor.file, .offset = tensor.offset};
-      append(run, details().extras[tensor.parameter].bytes.data(), tensor.bytes);
+      run.append(std::span(details().extras[tensor.parameter].bytes).first(tensor.bytes));
       ELIXIR_RETURN_IF_ERROR(write_run(std::move(run)));
     }
     return Status();
@@ -312,6 +289,8 @@ class Writer {
       }
     }
     checkpoints::Manifest manifest = saving_.manifest;
+    if (!manifest.health) manifest.health.emplace();  // a trainer that says nothing of its step
+    manifest.health->not_finite = saving_.bad_values.load(std::memory_order_relaxed);
     for (uint32_t file = 0; file < plan_.files.size(); ++file) {
       checkpoints::ManifestFile& listed = manifest.files.emplace_back();
       listed.name = plan_.files[file].name;

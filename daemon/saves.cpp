@@ -24,6 +24,7 @@ FolderOutcome outcome_of(const Saving& saving) {
   outcome.shadow_peak_bytes = saving.snapshot->shadow_peak_bytes();
   outcome.stall_ns = static_cast<uint64_t>(saving.stall_ns);
   outcome.write_ns = static_cast<uint64_t>(saving.end_ns - saving.begin_ns);
+  outcome.not_finite = saving.bad_values.load(std::memory_order_relaxed);
   return outcome;
 }
 
@@ -379,9 +380,9 @@ void Job::tell_saved(const Saving& saving) {
     saves_.stall_ms_last = stall_ms;
     log_info("saved",
              "job='{}' folder={} step={} bytes={} seconds={:.2f} stall_ms={:.1f} shadow_peak={} "
-             "pruned={}",
+             "pruned={} not_finite={}",
              options_.name, saving.name, outcome.step, outcome.bytes, write_s, stall_ms,
-             outcome.shadow_peak_bytes, saving.pruned);
+             outcome.shadow_peak_bytes, saving.pruned, outcome.not_finite);
   } else {
     ++saves_.failed;
     saves_.error_last = saving.status.message();

@@ -69,6 +69,8 @@ struct Saving {
 
   std::shared_ptr<Snapshot> snapshot;
   std::atomic<uint64_t> bytes{0}, done_bytes{0};
+  // Values of trained parameters and of their states, as they were written, that are not finite.
+  std::atomic<uint64_t> bad_values{0};
   std::atomic<bool> cancelled{false};
 
   // Once it is over.

@@ -32,7 +32,7 @@ struct Arguments {
   std::vector<std::string> daemon_arguments;
   bool no_prefix = false;
   bool save_signal_stops = false;
-  double grace_s = 5;
+  double grace_s = 5, save_grace_s = 600;
   std::vector<std::string> command;
 };
 
@@ -69,6 +69,10 @@ void add_options(CLI::App& app, Arguments& arguments) {
   app.add_option("--grace", arguments.grace_s,
                  "Seconds that ranks have to end after SIGINT or SIGTERM was passed on to them")
       ->check(CLI::Range(0.0, 3600.0));
+  app.add_option("--save-grace", arguments.save_grace_s,
+                 "Seconds instead of --grace, if ranks save before they end (elixir-train with "
+                 "--checkpoints)")
+      ->check(CLI::Range(0.0, 86400.0));
   app.add_flag("--no-prefix", arguments.no_prefix,
                "Leave the ranks' output as it is (so is that of a single rank)");
   app.add_flag("--save-signal-stops", arguments.save_signal_stops,
@@ -146,6 +150,7 @@ GroupOptions group_options(const Arguments& arguments, const Launch& launch) {
   options.prefix = launch.all_ranks() > 1 && !arguments.no_prefix;
   options.first_rank = launch.first_rank();
   options.stop_grace_ms = static_cast<int>(arguments.grace_s * 1000);
+  options.save_grace_ms = static_cast<int>(arguments.save_grace_s * 1000);
   for (uint32_t rank = 0; rank < launch.ranks; ++rank) {
     options.rank_environments.push_back(rank_environment(launch, rank));
     if (!arguments.save_signal_stops) continue;

@@ -88,6 +88,9 @@ ProcessGroup::~ProcessGroup() {
 
 Status ProcessGroup::start() {
   ELIXIR_CHECK(ranks_.empty(), "{} ranks were started before", ranks_.size());
+  Result<NotePipe> notes = make_note_pipe();
+  if (!notes.ok()) return notes.status();
+  notes_ = std::move(*notes);
   for (uint32_t rank = 0; rank < options_.rank_environments.size(); ++rank) {
     ELIXIR_RETURN_IF_ERROR(start_rank(rank));
   }
@@ -98,6 +101,8 @@ Status ProcessGroup::start_rank(uint32_t rank) {
   SpawnOptions spawned;
   spawned.argv = options_.argv;
   spawned.extra_environment = options_.rank_environments[rank];
+  spawned.extra_environment.push_back(note_variable(notes_.write_end.get()));
+  spawned.kept_fd = notes_.write_end.get();
   spawned.new_session = true;  // a group to signal as one; Ctrl-C reaches it once, through us
   spawned.parent_death_signal = SIGKILL;
 
@@ -135,8 +140,8 @@ GroupOutcome ProcessGroup::wait(const SignalWatch& signals) {
 }
 
 void ProcessGroup::poll_once(const SignalWatch& signals) {
-  std::vector<pollfd> entries = {{signals.fd(), POLLIN, 0}};
-  std::vector<Stream*> streams = {nullptr};
+  std::vector<pollfd> entries = {{signals.fd(), POLLIN, 0}, {notes_.read_end.get(), POLLIN, 0}};
+  std::vector<Stream*> streams = {nullptr, nullptr};
   for (OutputStream* output : {&out_, &err_}) {
     if (output->empty()) continue;
     entries.push_back({output->fd(), POLLOUT, 0});
@@ -155,6 +160,7 @@ void ProcessGroup::poll_once(const SignalWatch& signals) {
   for (size_t i = 0; i < entries.size(); ++i) {
     if (streams[i] != nullptr && entries[i].revents != 0) read_stream(*streams[i], false);
   }
+  hear_notes();  // before a signal gives a deadline
   for (int signal = signals.take(); signal != 0; signal = signals.take()) handle_signal(signal);
   if (lost_its_peer_ && monotonic_ns() >= cause_by_ns_) note_failure(*lost_its_peer_);
   if (kill_at_ns_ != 0 && monotonic_ns() >= kill_at_ns_) signal_all(SIGKILL);
@@ -250,8 +256,22 @@ void ProcessGroup::handle_signal(int signal) {
   } else {
     outcome_.stop_signal = signal;
     signal_all(signal);
-    if (kill_at_ns_ == 0) kill_after(options_.stop_grace_ms);
+    if (kill_at_ns_ == 0) kill_after(saves_ ? options_.save_grace_ms : options_.stop_grace_ms);
   }
+}
+
+// Ranks write there when a signal has come. What they write is not looked at: a rank can get no
+// more than the longer grace, and that once.
+void ProcessGroup::hear_notes() {
+  char bytes[256];
+  if (::read(notes_.read_end.get(), bytes, sizeof bytes) <= 0 || saves_) return;
+  saves_ = true;
+  if (outcome_.failed_rank >= 0) return;  // the others are told to end because of that
+  say(
+      fmt::format("the ranks save before they end, for which they have {:.6g} s (--save-grace); a "
+                  "second signal ends them at once",
+                  options_.save_grace_ms * 1e-3));
+  if (outcome_.stop_signal != 0) kill_after(options_.save_grace_ms);
 }
 
 void ProcessGroup::ask_to_save() {

@@ -11,6 +11,7 @@
 #include "base/fd.h"
 #include "base/oom_watch.h"
 #include "base/status.h"
+#include "client/ranks/launcher_note.h"
 #include "launcher/output.h"
 
 namespace elixir::launcher {
@@ -47,6 +48,7 @@ struct GroupOptions {
   int cause_grace_ms = 5000;    // from a rank that lost a peer to that peer's own end
   int failure_grace_ms = 1000;  // from SIGTERM to SIGKILL after a rank has failed
   int stop_grace_ms = 5000;     // from a forwarded signal to SIGKILL
+  int save_grace_ms = 600'000;  // instead, once a rank has told that it saves before it ends
   int stdout_fd = 1, stderr_fd = 2;
 };
 
@@ -59,7 +61,8 @@ struct GroupOutcome {
 
 // The processes of one attempt: one per rank, each in its own session, each killed if this process
 // dies. A rank is running or has ended. Once one has ended badly, or a signal to stop has come, the
-// others have a deadline after which they are killed. When wait() returns, and when the object is
+// others have a deadline after which they are killed; it is later if a rank has told that it saves
+// first (client/ranks/launcher_note.h). When wait() returns, and when the object is
 // gone, no process of any rank's process group is left, children of ranks included. (This process
 // becomes the subreaper, so that it can reap them.)
 //
@@ -108,6 +111,7 @@ class ProcessGroup {
   void signal_all(int signal);
   void ask_to_save();
   void pass_on_ask();
+  void hear_notes();
   void kill_after(int grace_ms);
   void say(const std::string& text);
   bool any_running() const;
@@ -116,6 +120,8 @@ class ProcessGroup {
   const OomWatch oom_watch_;  // ranks are started in this process's control group
   OutputStream out_, err_;
   std::vector<Rank> ranks_;
+  NotePipe notes_;
+  bool saves_ = false;  // a rank has told so
   GroupOutcome outcome_;
   int64_t kill_at_ns_ = 0;              // 0: no deadline
   std::optional<Ended> lost_its_peer_;  // the first rank that did; note_failure() at cause_by_ns_

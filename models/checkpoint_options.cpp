@@ -62,7 +62,7 @@ void add_checkpoint_options(CLI::App& app, CheckpointOptions& options) {
   CLI::App& here = *group;
   here.add_option("--checkpoints", options.folder,
                   "Where checkpoints are written, each a folder step-NNNNNNNNN; made where it is "
-                  "missing. SIGUSR1 and the end of the run write one, too")
+                  "missing. SIGUSR1, SIGTERM, Ctrl-C and the end of the run write one, too")
       ->check(not_empty)
       ->type_name("FOLDER");
   here.add_option("--save-every", options.save_every, "Steps between checkpoints (0 = none)")
@@ -95,6 +95,10 @@ void add_checkpoint_options(CLI::App& app, CheckpointOptions& options) {
   add_shadow(here, options.shadow_bytes);
   here.add_flag("--stop-after-save", options.stop_after_save,
                 "The run ends with 0 once the checkpoint is there that SIGUSR1 asked for");
+  here.add_option("--diverged-after", options.diverged_after,
+                  "The run ends with 11 after so many steps in a row without a finite loss or "
+                  "gradient norm (0 = never)")
+      ->type_name("N");
 }
 
 Problems check_checkpoint_options(const CheckpointOptions& options) {
@@ -120,6 +124,7 @@ Problems check_checkpoint_options(const CheckpointOptions& options) {
   problems.add(at_least_0("--save-minutes", options.save_minutes));
   problems.add(steps_between("--sample-every", options.sample_every));
   problems.add(within_steps("--keep-every", options.keep_every));
+  problems.add(steps_between("--diverged-after", options.diverged_after));
   problems.add(check_export(options));
   // latest may find none yet; what --resume names is there, and is what the run begins with.
   if (!options.init.empty() && options.resumes() && options.resume != "latest") {

@@ -28,6 +28,7 @@ struct CheckpointOptions {
   int64_t sample_every = 0;        // steps between samples; 0: none
   std::optional<uint64_t> shadow_bytes = {};  // of a save; empty: elixird's choice
   bool stop_after_save = false;               // after that which SIGUSR1 asks for
+  int64_t diverged_after = 20;  // steps in a row without a finite loss or norm; 0: never
 
   bool resumes() const { return resume != "none"; }
 };

@@ -54,18 +54,23 @@ bool is_there(const std::string& path) {
 }
 
 std::string saved_line(const SaveReport& report) {
-  return fmt::format("saved {} in {:.2f} s, {}, updates waited {:.1f} ms", report.path,
-                     report.write_s, format_bytes(report.bytes), 1e3 * report.stall_s);
+  std::string line = fmt::format("saved {} in {:.2f} s, {}, updates waited {:.1f} ms", report.path,
+                                 report.write_s, format_bytes(report.bytes), 1e3 * report.stall_s);
+  if (report.not_finite > 0) line += fmt::format(", {} values are not finite", report.not_finite);
+  return line;
 }
 
 }  // namespace
 
 Checkpoints::Checkpoints(const TrainOptions& options, const RunStart& start,
-                         const std::vector<std::string>& data_files, Optimizer& optimizer)
+                         const std::vector<std::string>& data_files, ExportRoom room,
+                         Optimizer& optimizer)
     : options_(options),
       optimizer_(optimizer),
       rank_(optimizer.environment().rank),
       record_(run_record(options, data_files, optimizer.environment().world_size)),
+      room_(std::move(room)),
+      health_(options.checkpoints.diverged_after, options.run.dynamic_loss_scale.has_value()),
       last_asked_ns_(monotonic_ns()) {
   if (reports()) files_ = value_or_throw(files_to_keep(start.folder, options));
   if (!start.resumes) return;
@@ -112,7 +117,13 @@ void Checkpoints::take_random_numbers(const LoadReport& loaded) {
            rank_);
 }
 
+bool Checkpoints::leaves() const { return stop_signal() != 0 && !writes(); }
+
 void Checkpoints::ask() {
+  // In every step until it is heard: another rank may ask for less in the same one.
+  if (stop_signal() != 0 && writes() && !signal_heard_) {
+    optimizer_.ask_all(/*save=*/false, /*stop=*/true);
+  }
   const bool by_signal = take_save_signal();
   if (by_signal && !writes()) {
     if (reports()) log_warn("save_asked", "why=\"SIGUSR1\" effect=\"none without --checkpoints\"");
@@ -131,14 +142,26 @@ void Checkpoints::ask() {
 void Checkpoints::hear(const StepOutcome& outcome) {
   if (outcome.save_asked) last_heard_ns_ = monotonic_ns();
   asks_.hear(outcome);
+  // To stop without having asked to save is what a signal to end asks for.
+  if (outcome.stop_asked && !outcome.save_asked) signal_heard_ = true;
+  health_.hear(outcome, static_cast<uint64_t>(first_step_) + outcome.step);
+}
+
+bool Checkpoints::due(int64_t steps) const {
+  if (!writes()) return false;
+  const int64_t every = options_.checkpoints.save_every;
+  return asks_.due() || signal_heard_ || (every > 0 && steps % every == 0);
 }
 
 void Checkpoints::after_step(int64_t steps) {
   if (saving_ && saving_->done()) end_saving();
-  if (!writes()) return;
-  const int64_t every = options_.checkpoints.save_every;
-  if (!asks_.due() && (every == 0 || steps % every != 0)) return;
+  if (!due(steps)) return;
   save(steps);
+  if (signal_heard_) {
+    await_saving();
+    stops_ = true;  // also if it failed: who has sent the signal does not wait
+    return;
+  }
   if (!asks_.take_stop()) return;
   await_saving();
   stops_ = failure_.ok();  // what could not be saved is not to be lost, too
@@ -164,6 +187,7 @@ void Checkpoints::save(int64_t steps) {
   how.keep = options_.checkpoints.keep;
   how.keep_every = options_.checkpoints.keep_every;
   how.files = files_;
+  how.finite_step = health_.last_good();
   how.program = record_;
   how.rank_state = random_state(optimizer_.device());
   try {
@@ -187,6 +211,7 @@ void Checkpoints::end_saving() {
   Saving saving = *saving_;
   try {
     saved_ = saving.wait();
+    not_finite_ = saved_->not_finite;
     if (reports()) std::cout << saved_line(*saved_) << std::endl;
   } catch (const Error& failure) {
     note_failure(path_of(options_.checkpoints, begun_step_), failure);
@@ -203,34 +228,62 @@ void Checkpoints::note_failure(const std::string& path, const Error& failure) {
            failure.what());
 }
 
-Status Checkpoints::finish(int64_t steps, bool cut_short) {
+Status Checkpoints::finish(int64_t steps) {
+  const bool finished = steps == options_.steps;
   const bool has_new = steps > first_step_ || begins_elsewhere_;
-  if (!cut_short && writes() && has_new && begun_step_ != steps) save(steps);
+  if (finished && writes() && has_new && begun_step_ != steps) save(steps);
   await_saving();
-  if (cut_short) {
-    say_cut_short(steps);
-  } else {
-    export_model();
-  }
+  if (finished && !diverged(steps)) export_model();
   return failure_;
 }
 
-void Checkpoints::say_cut_short(int64_t steps) const {
+bool Checkpoints::diverged(int64_t steps) const {
+  const bool ends_badly = health_.ends_badly() || not_finite_ > 0;
+  return health_.diverged() ||
+         (steps == options_.steps && options_.checkpoints.diverged_after > 0 && ends_badly);
+}
+
+std::string Checkpoints::diverged_text() const {
+  return health_.last_good()
+             ? fmt::format("{} values are not finite after the last step", not_finite_)
+             : health_.text();
+}
+
+std::string Checkpoints::stopped_text() const {
   const std::string& folder = options_.checkpoints.export_folder;
-  if (!reports() || (!stops_ && folder.empty())) return;
-  std::cout << fmt::format("stopped after step {} of {}, as it was asked to", steps,
-                           options_.steps);
-  if (!folder.empty()) {
-    std::cout << fmt::format(": --export {} is for the end of the run, and was not written",
-                             folder);
+  std::string text;
+  if (saved_ && static_cast<int64_t>(saved_->step) == begun_step_) {
+    text = fmt::format("saved in {}: continue with --checkpoints {} --resume latest", saved_->path,
+                       options_.checkpoints.folder);
+  } else if (!writes()) {
+    text = "nothing was saved: give --checkpoints FOLDER to save before a run stops";
+  } else if (saved_) {
+    text = fmt::format("the last save failed ({}); continue from {} with --resume latest",
+                       failure_.message(), saved_->path);
+  } else {
+    text = failure_.ok() ? "nothing was saved"
+                         : fmt::format("nothing was saved: {}", failure_.message());
   }
-  std::cout << std::endl;
+  if (folder.empty()) return text;
+  return text + fmt::format("; --export {} is for the end of the run, and was not written", folder);
+}
+
+std::string Checkpoints::good_checkpoint() const {
+  if (!writes()) return "";
+  const auto all = checkpoints::list_checkpoints(options_.checkpoints.folder);
+  const checkpoints::ListedCheckpoint* const good =
+      all.ok() ? checkpoints::newest_good(*all) : nullptr;
+  return good == nullptr ? "" : good->path;
 }
 
 void Checkpoints::export_model() {
   const std::string& folder = options_.checkpoints.export_folder;
   if (folder.empty()) return;
-  save_model(optimizer_, folder, files_);
+  room_.give_back();
+  SaveOptions how;
+  how.optimizer_states = false;
+  how.files = files_;
+  not_finite_ = optimizer_.save(folder, how).wait().not_finite;
   if (reports()) std::cout << fmt::format("exported {}", folder) << std::endl;
 }
 

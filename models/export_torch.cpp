@@ -64,6 +64,7 @@ class Exporter {
   Status find_states();
   bool fits(const ExportedParameter& trained) const;
   Status put_in_order(const std::vector<std::string>& given);
+  Status check_values() const;
   Status map_files();
   at::Tensor tensor_of(const StoredTensor& stored) const;
   at::IValue states() const;
@@ -152,6 +153,17 @@ Status Exporter::put_in_order(const std::vector<std::string>& given) {
   std::stable_sort(order_.begin(), order_.end(), [&](const auto& a, const auto& b) {
     return trained_.at(a).group < trained_.at(b).group;
   });
+  return Status();
+}
+
+Status Exporter::check_values() const {
+  for (const std::string& name : order_) {
+    const ExportedParameter& of = trained_.at(name);
+    for (const StoredTensor* const tensor : {of.param, of.exp_avg, of.exp_avg_sq, of.master}) {
+      if (tensor == nullptr) continue;
+      ELIXIR_RETURN_IF_ERROR(check_stored_values(folder_, *tensor, ComputeType::kFp32));
+    }
+  }
   return Status();
 }
 
@@ -300,6 +312,7 @@ Status Exporter::run(const ExportRequest& request) {
     const ProgressNotes notes(
         [&] { return bytes_done("elixir-convert: checking", progress.bytes, bytes); });
     ELIXIR_RETURN_IF_ERROR(checkpoints::verify(folder_, kThreads, &progress));
+    ELIXIR_RETURN_IF_ERROR(check_values());
   }
   ELIXIR_RETURN_IF_ERROR(map_files());
   const ProgressNotes notes([] { return std::string("elixir-convert: writing"); });

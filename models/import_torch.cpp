@@ -14,6 +14,7 @@
 #include "checkpoint/folder_calls.h"
 #include "checkpoint/listing.h"
 #include "checkpoint/new_folder.h"
+#include "checkpoint/value_check.h"
 #include "models/adam_file.h"
 #include "models/convert.h"
 #include "models/import_model.h"
@@ -170,6 +171,7 @@ Status Importer::match() {
     if (const auto of = left.find(name); of != left.end()) {
       trained_.push_back({.param = tensor->second, .adam = of->second});
       ELIXIR_RETURN_IF_ERROR(check_shapes(trained_.back()));
+      ELIXIR_RETURN_IF_ERROR(check_stored_values(folder_, *tensor->second, request_.type));
       left.erase(of);
     } else {
       extras_.push_back(tensor->second);
@@ -256,8 +258,12 @@ Status Importer::write_moment(const ImportedParameter& trained, StateKind kind,
     return error(values.status().code(), "of '{}': {}", trained.param->name,
                  values.status().message());
   }
-  return writer.append(
-      std::as_bytes(std::span(values->data_ptr<float>(), static_cast<size_t>(values->numel()))));
+  const auto bytes =
+      std::as_bytes(std::span(values->data_ptr<float>(), static_cast<size_t>(values->numel())));
+  ELIXIR_RETURN_IF_ERROR(checkpoints::check_counts(
+      request_.torch_file, fmt::format("{}.{}", trained.param->name, checkpoints::state_name(kind)),
+      count_values(ValueFormat::kFp32, bytes), ComputeType::kFp32));
+  return writer.append(bytes);
 }
 
 Status Importer::write_extra(const StoredTensor& tensor, PieceWriter& writer) const {
@@ -327,7 +333,7 @@ Status Importer::write_small_files(checkpoints::NewFolder& output) const {
 }
 
 checkpoints::Manifest Importer::manifest() const {
-  checkpoints::Manifest manifest{.type = request_.type};
+  checkpoints::Manifest manifest{.type = request_.type, .health = checkpoints::Health()};
   for (const ImportedParameter& trained : trained_) {
     manifest.updates = std::max(manifest.updates, trained.adam.step);
   }

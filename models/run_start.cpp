@@ -192,7 +192,7 @@ Result<checkpoints::HeldLock> take_folder(int folder, double wait_s, bool again,
   }
   Result<checkpoints::HeldLock> lock = checkpoints::hold_folder(folder, wait_s);
   if (lock.ok() && environment.world_size > 1 && !again) {
-    ELIXIR_RETURN_IF_ERROR(checkpoints::name_holder(*lock, environment.job));
+    ELIXIR_RETURN_IF_ERROR(checkpoints::write_holder((*lock)->get(), environment.job));
   }
   return lock;
 }
@@ -299,6 +299,22 @@ Result<std::string> set_aside(const std::string& path) {
 Status check_bytes(const std::string& folder, uint32_t threads) {
   const Result<checkpoints::StoredFolder> stored = checkpoints::open_stored_folder(folder);
   return stored.ok() ? checkpoints::verify(*stored, threads, nullptr) : stored.status();
+}
+
+Status with_older_start(const Error& failure, const RunStart& start) {
+  const Status plain(failure.code(), failure.what());
+  const ListedCheckpoint listed = checkpoints::list_checkpoint(start.folder);
+  if (!start.resumes || failure.code() != Code::kBadInput || listed.good.value_or(true)) {
+    return plain;
+  }
+  const size_t end = start.folder.find_last_not_of('/');
+  const size_t slash = start.folder.find_last_of('/', end);
+  const auto all = checkpoints::list_checkpoints(
+      slash == std::string::npos ? "." : start.folder.substr(0, std::max<size_t>(slash, 1)));
+  const ListedCheckpoint* const older = all.ok() ? checkpoints::newest_good(*all) : nullptr;
+  if (older == nullptr) return plain;
+  return error(plain.code(), "{}; continue from {}: --resume {}, with another --checkpoints",
+               plain.message(), older->path, older->path);
 }
 
 std::string config_path_of(const CheckpointOptions& options) {

@@ -50,6 +50,10 @@ Result<std::string> set_aside(const std::string& path);
 // were written.
 Status check_bytes(const std::string& folder, uint32_t threads);
 
+// Why what the run resumes from was not loaded. If its values are not finite, also names an earlier
+// checkpoint from which training can continue.
+Status with_older_start(const Error& failure, const RunStart& start);
+
 // The config.json by which the model is known where neither --model nor --config says it: that of
 // what is resumed, else of --init. "": there is none.
 std::string config_path_of(const CheckpointOptions& options);

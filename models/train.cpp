@@ -5,6 +5,7 @@
 #include <ATen/Parallel.h>
 
 #include <algorithm>
+#include <csignal>
 #include <iostream>
 #include <limits>
 #include <optional>
@@ -20,11 +21,12 @@
 #include "client/ranks/read_launch_environment.h"
 #include "client/tensors/meta_init.h"
 #include "client/torch_device/cuda_library.h"
-#include "client/train/save_place.h"
 #include "models/checkpoints.h"
 #include "models/decoder.h"
+#include "models/diverged.h"
 #include "models/program.h"
 #include "models/run_record.h"
+#include "models/run_folders.h"
 #include "models/run_start.h"
 #include "models/sample.h"
 #include "models/torch_settings.h"
@@ -72,40 +74,77 @@ struct Begun {
 class Training {
  public:
   Training(const TrainOptions& options, const RunStart& start, Begun begun, TokenData data,
-           StepLog log)
+           StepLog log, ExportRoom room)
       : options_(options),
         environment_(*options.run.environment),
         data_(std::move(data)),
         log_(std::move(log)),
         model_(std::move(begun.model)),
         optimizer_(std::move(begun.optimizer)),
-        checkpoints_(options_, start, data_.files(), optimizer_) {}
+        checkpoints_(options_, start, data_.files(), std::move(room), optimizer_),
+        made_(checkpoints_.first_step()) {}
 
-  void run() {
-    model_->train();
-    const int64_t start_ns = monotonic_ns();
-    step_begin_ns_ = start_ns;
-    int64_t steps = checkpoints_.first_step();
-    while (steps < options_.steps && stop_signal() == 0 && !checkpoints_.stops()) run_step(steps++);
-    optimizer_.synchronize();
-    report_pending();
-    const double seconds = seconds_since(start_ns);
-    const Status saved = checkpoints_.finish(steps, steps < options_.steps);
-    if (reports()) say_end(seconds);
-    if (options_.checksum) show_checksum();
-    throw_if_error(saved);
+  // Returns the exit code: 0, or 128 and the signal that stopped the run before its last step.
+  int run() {
+    try {
+      run_steps();
+    } catch (const Error& failure) {
+      // Without a folder ranks that are told to stop leave between different steps; the later one
+      // is not at fault.
+      if (checkpoints_.leaves() && failure.code() == Code::kPeerLost) return stopped_code();
+      if (reports())
+        say(fmt::format("failed: step {} of {}: {}", made_, options_.steps, failure.what()));
+      throw;
+    }
+    return finished() || !checkpoints_.by_signal() ? 0 : stopped_code();
   }
 
  private:
-  bool reports() const { return environment_.rank == 0; }
+  void run_steps() {
+    model_->train();
+    const int64_t start_ns = monotonic_ns();
+    step_begin_ns_ = start_ns;
+    while (!finished() && !checkpoints_.stops()) run_step(made_++);
+    optimizer_.synchronize();
+    report_pending();
+    const double seconds = seconds_since(start_ns);
+    const Status saved = checkpoints_.finish(made_);
+    if (checkpoints_.diverged(made_)) throw Error(diverged());
+    if (finished() || !checkpoints_.by_signal()) throw_if_error(saved);
+    if (reports()) say_end(seconds);
+    if (options_.checksum) show_checksum();
+  }
 
-  // A run that is over already has no loss to tell.
+  bool reports() const { return environment_.rank == 0; }
+  bool finished() const { return made_ == options_.steps; }
+  // A rank that has heard of another one's signal ends as if it had got SIGTERM.
+  static int stopped_code() { return 128 + (stop_signal() != 0 ? stop_signal() : SIGTERM); }
+
+  static void say(const std::string& line) { std::cout << printable(line) << std::endl; }
+
   void say_end(double seconds) const {
-    if (checkpoints_.first_step() == options_.steps) {
-      std::cout << fmt::format("nothing was left to do: the run has made its {} steps already\n",
-                               options_.steps);
+    if (!finished()) {
+      return say(fmt::format("stopped: step {} of {}, {}", made_, options_.steps,
+                             checkpoints_.stopped_text()));
     }
-    std::cout << summary_.done_line(seconds) << std::endl;
+    if (summary_.steps() > 0) return say(summary_.done_line(seconds));
+    say(fmt::format("done: nothing was left to do: the run has made its {} steps already",
+                    options_.steps));
+  }
+
+  // Ranks may have to gather chunks together for it.
+  Status diverged() {
+    std::string text = "diverged: " + checkpoints_.diverged_text();
+    const std::string parameter = first_not_finite(*model_);
+    text += parameter.empty()
+                ? "; all parameters are finite: look at the data and at what the loss divides by"
+                : "; the first parameter that is not finite is " + parameter;
+    const std::string good = checkpoints_.good_checkpoint();
+    text += good.empty()
+                ? "; begin again"
+                : fmt::format("; continue from {}: --resume {}, with another --checkpoints", good,
+                              good);
+    return Status(Code::kDiverged, text + ", a lower --lr or --clip-norm 1");
   }
 
   void show_checksum() {
@@ -124,7 +163,10 @@ class Training {
     // With collectives a step's outcome is one, too: ranks that are told to stop leave between
     // different steps, and must not leave the others alone in it. It is known by now there: step()
     // has exchanged the gradients.
-    if (optimizer_.plan().exchange == shm::Exchange::kCollective) report_pending();
+    // Before a save it is waited for: a checkpoint says whether its step was good.
+    if (optimizer_.plan().exchange == shm::Exchange::kCollective || checkpoints_.due(step + 1)) {
+      report_pending();
+    }
     checkpoints_.after_step(step + 1);
     sample_after(step + 1);
   }
@@ -209,6 +251,7 @@ class Training {
   std::shared_ptr<Decoder> model_;
   AdamW optimizer_;
   Checkpoints checkpoints_;
+  int64_t made_;                       // made since the run's first beginning
   std::optional<StepReport> pending_;  // the last step's
   int64_t step_begin_ns_ = 0;          // where the step before ended
   int64_t skipped_steps_ = 0;
@@ -251,22 +294,6 @@ RunStart find_run_start(TrainOptions& options, const std::vector<DamagedCheckpoi
     }
   }
   return start;
-}
-
-// What cannot be written at the end is better known now.
-Status check_written(const CheckpointOptions& options, const LaunchEnvironment& environment) {
-  const bool writes = !options.folder.empty() || !options.export_folder.empty();
-  if (writes && !environment.one_node()) {
-    return error(Code::kInvalidArgument,
-                 "--checkpoints and --export: a run over several nodes cannot save yet; leave "
-                 "them out (--resume FOLDER and --init FOLDER work)");
-  }
-  try {
-    if (!options.export_folder.empty()) save_place(options.export_folder);
-  } catch (const Error& failure) {
-    return Status(failure.code(), failure.what());
-  }
-  return {};
 }
 
 // What is ignored of the config.json that says the model, or that lies beside the weights.
@@ -317,12 +344,12 @@ Begun begin(TrainOptions& options, RunStart& start) {
       return {std::move(model), std::move(optimizer)};
     } catch (const Error& failure) {
       const bool latest = options.checkpoints.resume == "latest" && start.resumes;
-      if (!latest || !may_be_damage(failure.code())) throw;
+      if (!latest || !may_be_damage(failure.code())) throw Error(with_older_start(failure, start));
       log_warn("not_loaded",
                "path=\"{}\" text=\"{}\" effect=\"it is read, to know whether it is damaged\"",
                start.folder, failure.what());
       const Status bytes = check_bytes(start.folder, static_cast<uint32_t>(at::get_num_threads()));
-      if (bytes.code() != Code::kBadInput) throw;
+      if (bytes.code() != Code::kBadInput) throw Error(with_older_start(failure, start));
       damaged.push_back({start.folder, bytes.message()});
     }
     start = find_run_start(options, damaged, start.said);
@@ -347,25 +374,22 @@ int run(const char* program, TrainOptions options) {
   if (!data.ok()) problems.add(check_data(options));
   problems.add(data.status());
   problems.add(check_weights(options));
-  problems.add(check_written(options.checkpoints, environment));
+  problems.add(check_written(options));
   if (!problems.empty()) return report_problems(program, problems);
   RunStart start = find_run_start(options);
   say_unused_fields(options, start);
   if (environment.rank == 0) {
     for (const std::string& line : options.said) std::cout << printable(line) << std::endl;
   }
+  ExportRoom room = hold_export_room(options, start);
   StepLog log = value_or_throw(
       StepLog::open(environment.rank == 0 ? options.jsonl : "", /*goes_on=*/start.resumes));
-  try {
-    Begun begun = begin(options, start);
-    Training training(options, start, std::move(begun), std::move(*data), std::move(log));
-    catch_stop_signals();  // not before: a rank that waits for others has no step to finish
-    training.run();
-  } catch (const Error& failure) {
-    // Ranks that are told to stop leave between different steps; the later one is not at fault.
-    if (stop_signal() == 0 || failure.code() != Code::kPeerLost) throw;
-  }
-  return stop_signal() == 0 ? 0 : 128 + stop_signal();
+  Begun begun = begin(options, start);
+  Training training(options, start, std::move(begun), std::move(*data), std::move(log),
+                    std::move(room));
+  // Not before: a rank that waits for others has no step to finish.
+  catch_stop_signals(/*saves=*/!options.checkpoints.folder.empty());
+  return training.run();
 }
 
 }  // namespace

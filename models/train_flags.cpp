@@ -26,10 +26,12 @@ constexpr const char* kFooter =
     "  done: first_loss 5.418 last_loss 1.784 steps 900 seconds 128.0\n"
     "where last_loss is the mean of the last 20 steps (of all, if there are fewer); of a run that "
     "was\n"
-    "resumed, of the steps since then. SIGUSR1 asks for a checkpoint.\n"
+    "resumed, of the steps since then. A run that was stopped or has failed ends with a line\n"
+    "stopped: or failed: instead. SIGUSR1 asks for a checkpoint. SIGTERM and Ctrl-C save one and\n"
+    "end the run; a second one ends it at once.\n"
     "Exit codes: 0 done, 2 bad command line, 3 does not fit, 4 bad data, 5 elixird unreachable,\n"
     "6 another rank died, 7 version mismatch, 8 another job writes there, 9 protocol broken, 10 "
-    "waited too long, 70 internal.";
+    "waited too long,\n11 diverged, 70 internal.";
 
 // What the command line gives as words that mean something beside other flags.
 struct Words {

@@ -52,7 +52,7 @@ class LossSummary {
   double last_loss() const;
   int64_t steps() const { return steps_; }
 
-  // "done: first_loss 5.545 last_loss 2.310 steps 900 seconds 128.0"
+  // "done: first_loss 5.545 last_loss 2.310 steps 900 seconds 128.0". REQUIRES: steps() > 0.
   std::string done_line(double seconds) const;
 
  private:

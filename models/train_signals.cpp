@@ -1,28 +1,53 @@
 #include "models/train_signals.h"
 
+#include <unistd.h>
+
+#include <cerrno>
 #include <csignal>
 
 #include "base/inherited.h"
+#include "client/ranks/launcher_note.h"
 
 namespace elixir {
 namespace {
 
 volatile std::sig_atomic_t g_stop_signal = 0, g_save_asked = 0;
+volatile std::sig_atomic_t g_first_by_launcher = 0, g_passed_on = 0;
+LauncherNote g_note;   // constant once signals are caught
+bool g_saves = false;  // as well
 
-void request_stop(int signal) { g_stop_signal = signal; }
 void request_save(int) { g_save_asked = 1; }
 
-void handle(int signal, void (*handler)(int), int flags) {
-  if (is_ignored(signal)) return;
-  struct sigaction action {};
-  action.sa_handler = handler;
-  action.sa_flags = flags;
-  ::sigaction(signal, &action, nullptr);
+void request_stop(int signal, siginfo_t* info, void*) {
+  const bool by_launcher = g_note.launcher > 0 && info->si_pid == g_note.launcher;
+  if (g_stop_signal == 0) {
+    const int kept = errno;
+    g_stop_signal = signal;
+    g_first_by_launcher = by_launcher ? 1 : 0;
+    if (g_saves && g_note.fd >= 0) {
+      [[maybe_unused]] const ssize_t told = ::write(g_note.fd, "s", 1);
+    }
+    errno = kept;
+    return;
+  }
+  if (by_launcher != (g_first_by_launcher != 0) && g_passed_on == 0) {
+    g_passed_on = 1;
+    return;
+  }
+  ::signal(signal, SIG_DFL);
+  ::raise(signal);  // once this handler has returned
 }
 
 }  // namespace
 
-void catch_save_signal() { handle(SIGUSR1, request_save, SA_RESTART); }
+void catch_save_signal() {
+  g_note = launcher_note();
+  if (is_ignored(SIGUSR1)) return;
+  struct sigaction action {};
+  action.sa_handler = request_save;
+  action.sa_flags = SA_RESTART;
+  ::sigaction(SIGUSR1, &action, nullptr);
+}
 
 bool take_save_signal() {
   const bool asked = g_save_asked != 0;
@@ -30,10 +55,15 @@ bool take_save_signal() {
   return asked;
 }
 
-void catch_stop_signals() {
-  constexpr int kOnce = SA_RESTART | static_cast<int>(SA_RESETHAND);
-  handle(SIGINT, request_stop, kOnce);
-  handle(SIGTERM, request_stop, kOnce);
+void catch_stop_signals(bool saves) {
+  g_saves = saves;
+  struct sigaction action {};
+  action.sa_sigaction = request_stop;
+  action.sa_flags = SA_RESTART | SA_SIGINFO;
+  for (const int signal : {SIGINT, SIGTERM}) ::sigaddset(&action.sa_mask, signal);
+  for (const int signal : {SIGINT, SIGTERM}) {
+    if (!is_ignored(signal)) ::sigaction(signal, &action, nullptr);
+  }
 }
 
 int stop_signal() { return g_stop_signal; }

@@ -32,8 +32,8 @@ inline constexpr uint64_t kControlMagic = 0x4c52544358494c45;  // "ELIXCTRL", li
 
 // Raise it when any struct or constant of this file, of shm/shape.h or of shm/messages.h changes;
 // then run scripts/versions.py --store.
-inline constexpr uint32_t kLayoutVersion = 19;
-// versions.py: version 19, 49560e581cd15af3
+inline constexpr uint32_t kLayoutVersion = 20;
+// versions.py: version 20, f7f910f1be73c198
 
 // Steps whose records are kept. A trainer is never more than two steps ahead of elixird.
 inline constexpr uint32_t kStepRing = 8;
@@ -230,7 +230,7 @@ struct FolderResult {
   uint64_t write_ns;  // from the first byte to the folder's name
   uint32_t refused;   // 1: not taken
   uint32_t reserved_word;
-  uint64_t reserved[1];
+  uint64_t not_finite;  // values of parameters and states that were saved and are not finite
   char text[1008];
 };
 static_assert(sizeof(FolderResult) == 1088);

@@ -21,9 +21,13 @@ struct SaveOptions {
   // When it is full, updates wait. Empty: elixird's choice.
   std::optional<uint64_t> shadow_bytes = {};
   // Once the folder is published, its parent keeps the last `keep` of its step-NNNNNNNNN (0: all),
-  // and those whose step is a multiple of keep_every (0: none).
+  // those whose step is a multiple of keep_every (0: none), and the newest good one: its values are
+  // finite, and so was its step. If none is known to be good, it keeps the newest that an older
+  // release wrote.
   uint32_t keep = 0;
   uint64_t keep_every = 0;
+  // false: the loss or the gradient norm of the last step was not finite. Rank 0's counts.
+  bool finite_step = true;
   // true: save() throws kUnavailable while another save is in progress. With several ranks it may
   // throw on some of them only; then wait() tells the others. false: it waits for the other save.
   bool drop_if_busy = false;
@@ -42,6 +46,8 @@ struct SaveReport {
   uint64_t shadow_peak_bytes = 0;
   double stall_s = 0;  // that updates waited
   double write_s = 0;  // from the first byte to the folder's name
+  // Values of trained parameters and of their states that are a NaN or infinite.
+  uint64_t not_finite = 0;
 };
 
 struct LoadReport {

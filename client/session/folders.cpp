@@ -190,6 +190,7 @@ FolderOutcome Session::folder_result(uint32_t number) const {
   outcome.shadow_peak_bytes = record.shadow_peak_bytes;
   outcome.stall_ns = record.stall_ns;
   outcome.write_ns = record.write_ns;
+  outcome.not_finite = record.not_finite;
   return outcome;
 }
 

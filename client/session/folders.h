@@ -35,6 +35,7 @@ struct FolderOutcome {
   uint64_t step = 0, bytes = 0;
   uint64_t shadow_bytes = 0, shadow_peak_bytes = 0;
   uint64_t stall_ns = 0, write_ns = 0;
+  uint64_t not_finite = 0;
 };
 
 struct FolderProgress {

@@ -164,10 +164,12 @@ void StepControl::note_skipped(bool skipped, uint32_t step) {
              "are\" loss_scale={}",
              step, skipped_in_row_, loss_scale_.value());
   }
-  require(skipped_in_row_ < kMaxSkippedInRow,
-          "steps {} to {} were all skipped, since a gradient was not finite in each: look "
-          "at the loss, for data or weights that are not finite; loss_scale is {}",
-          step + 1 - kMaxSkippedInRow, step, loss_scale_.value());
+  if (skipped_in_row_ < kMaxSkippedInRow) return;
+  throw Error(
+      error(Code::kDiverged,
+            "steps {} to {} were all skipped, since a gradient was not finite in each: look "
+            "at the loss, for data or weights that are not finite; loss_scale is {}",
+            step + 1 - kMaxSkippedInRow, step, loss_scale_.value()));
 }
 
 void StepControl::note_decided(Session& session) {

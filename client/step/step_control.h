@@ -58,7 +58,7 @@ class StepControl {
   void posted(double loss, const double* late_loss);
 
   // The factor for the losses of the current step. A dynamic one waits for the step before. Throws
-  // kInvalidArgument after kMaxSkippedInRow skipped steps in a row.
+  // kDiverged after kMaxSkippedInRow skipped steps in a row.
   double loss_scale(Session& session);
   // loss_scale() for the program, which multiplies a loss by it; then check_scale_asked() passes.
   double ask_loss_scale(Session& session);

@@ -82,6 +82,7 @@ checkpoints::Manifest Engine::manifest_of(const SaveOptions& options) {
   for (const ModuleParameter& parameter : parameters_) {
     if (parameter.group != 0) manifest.group_of[parameter.name] = parameter.group;
   }
+  manifest.health = checkpoints::Health{.finite_step = options.finite_step};
   manifest.program = options.program;
   return manifest;
 }

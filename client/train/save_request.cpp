@@ -73,7 +73,8 @@ SaveReport SaveRequest::wait() {
           .shadow_bytes = outcome_->shadow_bytes,
           .shadow_peak_bytes = outcome_->shadow_peak_bytes,
           .stall_s = static_cast<double>(outcome_->stall_ns) / kNsPerSecond,
-          .write_s = static_cast<double>(outcome_->write_ns) / kNsPerSecond};
+          .write_s = static_cast<double>(outcome_->write_ns) / kNsPerSecond,
+          .not_finite = outcome_->not_finite};
 }
 
 void SaveRequest::close() {

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "base/throw_error.h"
+#include "checkpoint/value_check.h"
 #include "client/train/stored_run.h"
 #include "optim_cpu/master.h"
 
@@ -134,10 +135,13 @@ void load_device_chunks(const StoredRun& run, const RunPlan& plan, Exchange& exc
     Images images(plan, run.of.rank, first, count);
     for (uint32_t i = 0; i < count; ++i) exchange.read_image(first + i, images.image(first + i));
     if (run.of.states) images.forget_moments();
+    // Of each parameter with a part in the images all ranges are read, so that counts are whole.
+    checkpoints::ValueCheck checked(run.of.parameters, shape.type, images);
     for (const auto* pieces : {&run.plan.params, &run.plan.states}) {
       throw_if_error(checkpoints::read_pieces(run.folder, pieces_for(images, *pieces), threads,
-                                              nullptr, images));
+                                              nullptr, checked));
     }
+    throw_if_error(checked.status(run.folder, run.plan));
     for (uint32_t i = 0; i < count; ++i) exchange.load_image(first + i, images.image(first + i));
   }
 }

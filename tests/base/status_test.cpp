@@ -14,12 +14,13 @@ namespace {
 
 TEST(StatusTest, CodesAreExitCodesWithNames) {
   std::set<std::string> names;
-  for (Code code : {Code::kOk, Code::kInvalidArgument, Code::kResourceExhausted, Code::kBadInput,
-                    Code::kUnavailable, Code::kPeerLost, Code::kVersionMismatch,
-                    Code::kAlreadyRunning, Code::kProtocol, Code::kTimedOut, Code::kInternal}) {
+  for (Code code :
+       {Code::kOk, Code::kInvalidArgument, Code::kResourceExhausted, Code::kBadInput,
+        Code::kUnavailable, Code::kPeerLost, Code::kVersionMismatch, Code::kAlreadyRunning,
+        Code::kProtocol, Code::kTimedOut, Code::kDiverged, Code::kInternal}) {
     names.insert(code_name(code));
   }
-  EXPECT_EQ(names.size(), 11u);
+  EXPECT_EQ(names.size(), 12u);
   EXPECT_EQ(error(Code::kBadInput, "x").exit_code(), 4);
 }
 

@@ -53,6 +53,17 @@ std::string output_of(const std::string& script, std::vector<std::string> enviro
   return text;
 }
 
+TEST(SubprocessTest, OneDescriptorMoreIsKeptWhereItIsAskedFor) {
+  Pipe pipe;
+  SpawnOptions options;
+  options.argv = {"sh", "-c", "printf kept >/proc/self/fd/" + std::to_string(pipe.write_end.get())};
+  options.kept_fd = pipe.write_end.get();
+  const Result<pid_t> child = spawn(options);
+  ASSERT_TRUE(child.ok());
+  EXPECT_EQ(pipe.read_all(), "kept");
+  EXPECT_EQ(exit_code_of(*child), 0);
+}
+
 TEST(SubprocessTest, RunsAndReturnsTheExitCode) {
   SpawnOptions options;
   options.argv = {"sh", "-c", "exit 7"};

@@ -45,7 +45,7 @@ TEST_F(FolderLockTest, ItsHolderIsKnownByNameWhileItHolds) {
   EXPECT_EQ(await("a job").code(), Code::kTimedOut);
   const auto hold_as = [&](const std::string& job) {
     Result<HeldLock> held = hold_folder(fd_.get(), 0);
-    EXPECT_TRUE(held.ok() && name_holder(*held, job).ok());
+    EXPECT_TRUE(held.ok() && write_holder((*held)->get(), job).ok());
     return *held;
   };
   HeldLock held = hold_as("the job before, of a long name");

@@ -8,6 +8,7 @@
 
 #include <thread>
 
+#include "checkpoint/folder_lock.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/stored_folder.h"
 #include "tests/checkpoint/saved.h"
@@ -224,6 +225,44 @@ TEST_F(ListingTest, ARenamedOneIsNeitherTheLatestNorGoes) {
   EXPECT_THAT(steps(), ElementsAre(0, 4));
 }
 
+constexpr Health kGood, kNotFinite{.not_finite = 1}, kBadStep{.finite_step = false};
+
+TEST_F(ListingTest, TheNewestGoodOneStaysHoweverManyOfADivergedRunComeBehindIt) {
+  for (const uint64_t step : {1, 2}) save(step, kGood);
+  for (const uint64_t step : {3, 4, 5}) save(step, step == 4 ? kBadStep : kNotFinite);
+  EXPECT_EQ(newest_good(list())->step, 2u);
+  EXPECT_EQ(prune_to({.last = 1}), 3u);
+  EXPECT_THAT(steps(), ElementsAre(2, 5));
+  EXPECT_EQ(prune_to({.last = 1}), 0u);
+  save(6, kGood);  // which frees it
+  EXPECT_EQ(prune_to({.last = 1}), 2u);
+  EXPECT_THAT(steps(), ElementsAre(6));
+}
+
+// An older release wrote those of which nothing is known.
+TEST_F(ListingTest, OnesOfWhichNothingIsKnownCountWhereNoneIsKnownToBeGood) {
+  for (const uint64_t step : {1, 2}) save(step);
+  for (const uint64_t step : {3, 4}) save(step, kNotFinite);
+  EXPECT_EQ(newest_good(list())->step, 2u);
+  EXPECT_EQ(prune_to({.last = 1}), 2u);
+  EXPECT_THAT(steps(), ElementsAre(2, 4));
+  save(5, kGood);
+  save(6);
+  save(7, kNotFinite);
+  EXPECT_EQ(newest_good(list())->step, 5u);
+  EXPECT_EQ(prune_to({.last = 1}), 3u);
+  EXPECT_THAT(steps(), ElementsAre(5, 7));
+}
+
+TEST_F(ListingTest, AnotherBranchsAndDamagedOnesAreNotTheNewestGoodOne) {
+  EXPECT_EQ(newest_good(list()), nullptr);
+  for (const uint64_t step : {1, 2, 9}) save(step, kGood);
+  for (const uint64_t step : {3, 4}) save(step, kNotFinite);
+  fs::resize_file(of(2, "config.json"), 1);
+  EXPECT_EQ(must(prune(parent_.get(), {.last = 1}, /*up_to=*/4)), 1u);
+  EXPECT_THAT(steps(), ElementsAre(1, 2, 4, 9));
+}
+
 TEST_F(ListingTest, OneIsLookedAtAloneWhateverItsName) {
   save(7);
   const uint64_t bytes = list().front().bytes;
@@ -312,6 +351,38 @@ TEST_F(ListingTest, OneOfTwoOwnersHasTheFolder) {
   held.reset();
   EXPECT_FALSE(lock_folder(parent_.get(), 0).ok());
   EXPECT_TRUE(list().empty());  // it is no checkpoint
+}
+
+TEST_F(ListingTest, WhoWaitsSaysAtOnceForWhomAndHowLong) {
+  UniqueFd held(must(lock_folder(parent_.get(), 0)));
+  ::testing::internal::CaptureStderr();
+  std::thread ends([&] {
+    struct stat log {};
+    EXPECT_TRUE(
+        test::eventually([&] { return ::fstat(STDERR_FILENO, &log) == 0 && log.st_size > 0; }));
+    held.reset();
+  });
+  const Result<int> second = lock_folder(parent_.get(), 3000);
+  const std::string said = ::testing::internal::GetCapturedStderr();
+  ends.join();
+  ::close(must(second));
+  EXPECT_THAT(said, HasSubstr(fmt::format("held_by=\"process {} on ", ::getpid())));
+  EXPECT_THAT(said, HasSubstr("waits up to 3000 s"));
+  EXPECT_EQ(said.find("checkpoint_lock_waits"), said.rfind("checkpoint_lock_waits")) << said;
+}
+
+TEST_F(ListingTest, WhoHoldsItIsSaidOfAnybodysText) {
+  UniqueFd held(must(lock_folder(parent_.get(), 0)));
+  EXPECT_THAT(holder_of(held.get()), HasSubstr(fmt::format("process {} on ", ::getpid())));
+  for (const std::string& text :
+       {std::string(), std::string("\n"), std::string("a job\n"), std::string("a job"),
+        std::string("\nprocessing"), std::string(1000, '\n')}) {
+    folder_.write(".elixir-lock", text);
+    EXPECT_EQ(holder_of(held.get()), "another job") << text;
+  }
+  folder_.write(".elixir-lock", "job\nprocess 1 on \x1b[2J" + std::string(1000, 'x'));
+  EXPECT_THAT(holder_of(held.get()), ::testing::StartsWith("process 1 on ?[2Jxxx"));
+  EXPECT_LE(holder_of(held.get()).size(), 200u);
 }
 
 TEST_F(ListingTest, WhoWaitsHasItOnceTheOtherOneIsGone) {

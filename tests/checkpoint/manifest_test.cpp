@@ -38,6 +38,8 @@ TEST(Manifest, ReadsAsItWasWritten) {
   extreme.files = {{"empty", 0, {}}, {"a/b", 3, {{1, UINT64_MAX}, {2, 0}}}};
   Manifest lacking = checkpoint.manifest;
   lacking.left_out = {300'000, 137'000'000'000, UINT64_MAX};
+  extreme.health = {.not_finite = 137'000'000'000, .finite_step = false};
+  lacking.health.emplace();
   for (const Manifest& manifest : {Manifest(), checkpoint.manifest, extreme, lacking}) {
     const Manifest read = must(decode_manifest(encode_manifest(manifest)));
     EXPECT_EQ(read, manifest);
@@ -88,6 +90,7 @@ TEST(Manifest, AnotherVersionIsNamed) {
 TEST(Manifest, ValuesOutOfRangeAreRefused) {
   Manifest lacking = SmallCheckpoint().manifest;
   lacking.left_out.emplace();
+  lacking.health.emplace();
   const json good = json::parse(inner_of(lacking));
   ASSERT_TRUE(decode_manifest(sealed(good.dump())).ok());
   const struct {
@@ -123,6 +126,10 @@ TEST(Manifest, ValuesOutOfRangeAreRefused) {
       {"/left_out/parameters", -1, "'left_out.parameters'"},
       {"/left_out/bytes", (uint64_t{1} << 62) + 1, "'left_out.bytes'"},
       {"/left_out/hash", "0123456789ABCDEF", "'left_out.hash' is not 16 digits"},
+      {"/health", 1, "'health' is no object"},
+      {"/health", json::object(), "'not_finite' is missing"},
+      {"/health/not_finite", -1, "'health.not_finite'"},
+      {"/health/finite_step", 1, "'health.finite_step'"},
       {"/program", std::string(kMaxProgramBytes + 1, 'x'), "'program'"},
       {"/files", "x", "'files' is no list"},
       {"/files/0/name", "../x", "no name that a file of a checkpoint may have"},
@@ -148,7 +155,7 @@ TEST(Manifest, ValuesOutOfRangeAreRefused) {
   for (const auto& [name, field] : good.items()) {
     json value = good;
     value.erase(name);
-    if (name == "left_out") continue;  // of some
+    if (name == "left_out" || name == "health") continue;  // of some
     EXPECT_FALSE(decode_manifest(sealed(value.dump())).ok()) << "without " << name;
   }
 }

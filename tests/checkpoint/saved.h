@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -51,11 +52,13 @@ inline ManifestFile described(const std::string& name, const std::string& text) 
 }
 
 // As elixird saves one, in few calls: two files in two pieces each, two small ones.
-inline Status save_step(int parent, uint64_t step, const std::string& tag = "job") {
+inline Status save_step(int parent, uint64_t step, const std::string& tag = "job",
+                        std::optional<Health> health = {}) {
   Result<NewFolder> folder = NewFolder::create(parent, step_name(step), step, tag);
   if (!folder.ok()) return folder.status();
   Manifest manifest;
   manifest.step = step;
+  manifest.health = health;
   for (const char* const name : {kModelFile, kOptimizerFile}) {
     const std::string text = text_of(name, step);
     const Result<int> fd = folder->create_file(name, text.size());
@@ -95,7 +98,9 @@ inline std::vector<std::string> names_of(const std::string& path) {
 // A folder that checkpoints are saved into.
 class SavedInFolder : public ::testing::Test {
  protected:
-  void save(uint64_t step) { must(save_step(parent_.get(), step)); }
+  void save(uint64_t step, std::optional<Health> health = {}) {
+    must(save_step(parent_.get(), step, "job", health));
+  }
   std::vector<std::string> names() const { return names_of(folder_.path()); }
 
   const TemporaryFolder folder_;

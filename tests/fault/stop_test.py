@@ -26,14 +26,14 @@ class Stop(harness.ElixirTest):
                 self.assertNotIn('train_gpt2: ', finished.errors)
                 self.assert_nothing_left()
 
-    def test_a_trainer_finishes_its_step_and_says_done(self):
+    def test_a_trainer_finishes_its_step_and_says_what_was_saved(self):
         daemon = self.start_elixird()
         trainer = self.start(program('train_gpt2'), TINY, ENDLESS)
         trainer.wait_for_text('^step 2/')
         trainer.signal(signal.SIGTERM)
         finished = trainer.wait()
         self.assertEqual(finished.exit_code, 143, str(finished))
-        self.assertRegex(finished.lines[-1], '^done: ')
+        self.assertRegex(finished.lines[-1], r'^stopped: step \d+ of 1000000, nothing was saved: give --checkpoints')
         self.assert_daemon_is_free(daemon.pid)
         # It said goodbye; an end-of-file alone would be a death.
         self.assertIn('event=detach', self.log())

@@ -200,6 +200,38 @@ TEST_F(ProcessGroupTest, ASecondInterruptDoesNotWaitForTheGrace) {
   EXPECT_EQ(outcome.exit_code, 128 + SIGKILL);
 }
 
+// In the place of a program that has got a signal, and saves.
+constexpr const char* kTellSaves =
+    "printf s >/proc/self/fd/$(echo $ELIXIR_LAUNCHER_NOTE | cut -d: -f2); ";
+
+TEST_F(ProcessGroupTest, ARankThatHasToldThatItSavesHasTheLongerGrace) {
+  // It was told by somebody else before, as a control group's processes are.
+  GroupOptions options = shell(
+      std::string("trap 'echo got; exit 3' INT; ") + kTellSaves + "echo ready; sleep 1000 & wait",
+      2);
+  options.stop_grace_ms = 0;
+  options.save_grace_ms = kLongMs;
+  signal_after_lines(2, SIGINT);
+  const GroupOutcome outcome = run(std::move(options));
+  EXPECT_EQ(outcome.exit_code, 3);
+  EXPECT_EQ(times("[rank 0] got"), 1);
+  EXPECT_EQ(times("[rank 1] got"), 1);
+}
+
+TEST_F(ProcessGroupTest, ThatARankSavesIsHeardAfterTheSignalAndASecondOneEndsIt) {
+  GroupOptions options = shell(
+      std::string("trap '") + kTellSaves + "echo saving' INT; echo ready; sleep 1000 & wait; wait",
+      2);
+  options.stop_grace_ms = options.save_grace_ms = kLongMs;
+  signal_after_lines(2, SIGINT);
+  signal_after_lines(5, SIGINT);  // two lines a rank, and this process's own
+  const GroupOutcome outcome = run(std::move(options));
+  EXPECT_EQ(outcome.exit_code, 128 + SIGKILL);
+  EXPECT_EQ(times("elixir-run: the ranks save before they end, for which they have 1000 s "
+                  "(--save-grace); a second signal ends them at once"),
+            1);
+}
+
 // A rank may be a script around the program: the signal is for both.
 TEST_F(ProcessGroupTest, TheProgramBehindAShellGetsTheInterrupt) {
   const GroupOptions options =

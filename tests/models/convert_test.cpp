@@ -7,6 +7,8 @@
 #include <ATen/ops/equal.h>
 #include <fcntl.h>
 
+#include <cstring>
+#include <limits>
 #include <random>
 
 #include "base/text_file.h"
@@ -59,6 +61,45 @@ TEST_F(ConvertTest, ACheckpointThatVerifiesWithWhatTheModelHadBesides) {
   expect_exported(kNames);
   folder_.write("names", "a.bias\nb.weight\n");
   expect_exported(kNames);  // torch numbers parameters group by group
+}
+
+TEST_F(ConvertTest, ValuesThatNobodyCanTrainWithAreRefusedByName) {
+  const float bad[] = {std::numeric_limits<float>::quiet_NaN(),
+                       std::numeric_limits<float>::infinity()};
+  for (const char* const state : {"exp_avg", "exp_avg_sq"}) {
+    for (const float value : bad) {
+      Dict adam = adam_of_two({"b.weight", "a.bias"});
+      adam.at("state").toGenericDict().at("a.bias").toGenericDict().at(state).toTensor()[4] = value;
+      expect_refused(import(adam), Code::kBadInput,
+                     {"optimizer.pt", std::string("'a.bias.") + state + "' has 1 values"});
+      EXPECT_FALSE(std::filesystem::exists(folder_.path("step-000000007")));
+    }
+  }
+  must(import(adam_of_two({"b.weight", "a.bias"})));
+  std::filesystem::rename(folder_.path("step-000000007"), folder_.path("good"));
+  // The first bytes of a.bias, and of b.weight.
+  const std::string model = *read_text_file(folder_.path("model/model.safetensors"));
+  const size_t data = model.size() - 48;
+  for (const auto& [at, name] : {std::pair(data, "a.bias"), std::pair(data + 20, "b.weight")}) {
+    for (const float value : bad) {
+      std::string changed = model;
+      std::memcpy(changed.data() + at, &value, sizeof value);
+      folder_.write("model/model.safetensors", changed);
+      expect_refused(import(adam_of_two({"b.weight", "a.bias"})), Code::kBadInput,
+                     {std::string("'") + name + "' has 1 values that are NaN or infinite"});
+    }
+    const float large = 70000;
+    std::string changed = model;
+    std::memcpy(changed.data() + at, &large, sizeof large);
+    folder_.write("model/model.safetensors", changed);
+    ImportRequest asked = request(write_torch(adam_of_two({"b.weight", "a.bias"})));
+    std::filesystem::remove_all(asked.output);
+    EXPECT_TRUE(import_torch(asked).ok());
+    std::filesystem::remove_all(asked.output);
+    asked.type = ComputeType::kFp16;
+    expect_refused(import_torch(asked), Code::kBadInput,
+                   {std::string("'") + name + "' has 1 values beyond 65504"});
+  }
 }
 
 TEST_F(ConvertTest, MastersComeBackFromEveryType) {

@@ -212,6 +212,23 @@ TEST_F(RunStartTest, ARankLooksOnlyOnceItsJobsRank0HasTheFolder) {
   EXPECT_EQ(find(second).status().code(), Code::kTimedOut) << "a name that was left there";
 }
 
+TEST_F(RunStartTest, WhereValuesAreNotFiniteAnEarlierCheckpointIsNamed) {
+  const std::string good = save(10);
+  const std::string bad = save_step(folder_.path("checkpoints"), 20, kConfig, true,
+                                    checkpoints::Health{.not_finite = 1});
+  const Error nan(error(Code::kBadInput, "it has a NaN"));
+  for (const char* const end : {"", "/", "//"}) {
+    const Status named = with_older_start(nan, {.folder = bad + end, .resumes = true});
+    EXPECT_EQ(named.code(), Code::kBadInput);
+    EXPECT_EQ(named.message(), "it has a NaN; continue from " + good + ": --resume " + good +
+                                   ", with another --checkpoints");
+  }
+  EXPECT_EQ(with_older_start(nan, {.folder = good, .resumes = true}).message(), "it has a NaN");
+  EXPECT_EQ(with_older_start(nan, {.folder = bad}).message(), "it has a NaN");
+  const Error other(error(Code::kUnavailable, "elixird is gone"));
+  EXPECT_EQ(with_older_start(other, {.folder = bad, .resumes = true}).message(), "elixird is gone");
+}
+
 TEST_F(RunStartTest, APipeInACheckpointIsNotWaitedAt) {
   const std::string whole = save(10), piped = save(20);
   for (const char* name : {"/elixir.json", "/config.json"}) {

@@ -4,6 +4,7 @@
 
 #include <fcntl.h>
 
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -16,7 +17,8 @@ namespace elixir {
 
 // `parent`/step-NNNNNNNNN; its path.
 inline std::string save_step(const std::string& parent, uint64_t step, const std::string& config,
-                             bool optimizer_states = true) {
+                             bool optimizer_states = true,
+                             std::optional<checkpoints::Health> health = {}) {
   const UniqueFd fd(::open(parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   Result<checkpoints::NewFolder> folder =
       checkpoints::NewFolder::create(fd.get(), checkpoints::step_name(step), step, "test");
@@ -33,6 +35,7 @@ inline std::string save_step(const std::string& parent, uint64_t step, const std
   checkpoints::Manifest manifest;
   manifest.step = step;
   manifest.optimizer_states = optimizer_states;
+  manifest.health = health;
   must(folder->publish(std::move(manifest)));
   return parent + "/" + checkpoints::step_name(step);
 }

@@ -114,10 +114,11 @@ TEST(TrainOptions, TakesEveryFlagOfCheckpoints) {
   EXPECT_EQ(none.folder, "");
   EXPECT_EQ(none.resume, "none");
   EXPECT_EQ(none.keep, 3u);
+  EXPECT_EQ(none.diverged_after, 20);
   EXPECT_FALSE(none.shadow_bytes);
   const Parsed parsed = parse(
       "--checkpoints c --save-every 10 --save-minutes 0.5 --keep 2 --keep-every 100 --resume "
-      "latest --export e --sample-every 7 --shadow 2MiB --stop-after-save");
+      "latest --export e --sample-every 7 --shadow 2MiB --stop-after-save --diverged-after 3");
   ASSERT_EQ(parsed.exit_code, -1) << parsed.errors;
   const CheckpointOptions& o = parsed.options.checkpoints;
   EXPECT_EQ(o.folder, "c");
@@ -130,6 +131,7 @@ TEST(TrainOptions, TakesEveryFlagOfCheckpoints) {
   EXPECT_EQ(o.sample_every, 7);
   EXPECT_EQ(o.shadow_bytes, 2u << 20);
   EXPECT_TRUE(o.stop_after_save);
+  EXPECT_EQ(o.diverged_after, 3);
   EXPECT_EQ(parse("--checkpoints c --shadow 0").options.checkpoints.shadow_bytes, 0u);
 }
 
@@ -338,6 +340,8 @@ TEST(TrainOptions, RefusesValuesOutOfRange) {
       {"--checkpoints c --save-minutes -1", "--save-minutes must be at least 0"},
       {"--checkpoints c --save-minutes nan", "--save-minutes must be at least 0"},
       {"--sample-every -1", "--sample-every must be at least 0"},
+      {"--diverged-after -1", "--diverged-after must be at least 0"},
+      {"--diverged-after 4294967296", "--diverged-after must be at most 4294967295"},
       {"--keep -1", "--keep: must be 0 or greater"},
       {"--shadow much", "--shadow"},
       {"--seed -1", "--seed"},

@@ -117,8 +117,7 @@ TEST(TrainReport, JsonHasNoNan) {
 
 TEST(LossSummary, LastLossIsTheMeanOfTheLastTwenty) {
   LossSummary summary;
-  EXPECT_EQ(summary.done_line(0), "done: first_loss nan last_loss nan steps 0 seconds 0.0")
-      << "no step has no loss";
+  EXPECT_TRUE(std::isnan(summary.last_loss())) << "no step has no loss";
   for (int i = 1; i <= 3; ++i) summary.add(i);
   EXPECT_DOUBLE_EQ(summary.last_loss(), 2);
   for (int i = 4; i <= 30; ++i) summary.add(i);

@@ -1,0 +1,38 @@
+#pragma once
+
+// Counts of stored values that are not numbers, or that a narrower type cannot hold.
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "base/compute_type.h"
+
+namespace elixir {
+
+// How a value lies in memory or in a file, little-endian. kNone: it is no floating-point value.
+enum class ValueFormat : uint8_t { kNone, kBf16, kFp16, kFp32, kFp64 };
+ValueFormat format_of(ComputeType type);
+size_t value_bytes(ValueFormat format);  // 1 for kNone
+
+struct ValueCounts {
+  uint64_t not_finite = 0;  // NaN or infinity
+  uint64_t too_large = 0;   // finite, and infinite once rounded to the narrower type
+
+  bool good() const { return not_finite == 0 && too_large == 0; }
+  void operator+=(const ValueCounts& other) {
+    not_finite += other.not_finite;
+    too_large += other.too_large;
+  }
+  bool operator==(const ValueCounts&) const = default;
+};
+
+// Counts the whole values in `bytes`, which need not be aligned. `kept_as`: the type that they are
+// rounded to, to nearest even. kNone has none to count. Thread-safe; a pass over the memory.
+ValueCounts count_values(ValueFormat format, std::span<const std::byte> bytes,
+                         ComputeType kept_as = ComputeType::kFp32);
+
+// The largest value that the type holds: 65504 for FP16.
+double largest_value(ComputeType type);
+
+}  // namespace elixir

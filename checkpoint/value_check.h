@@ -1,0 +1,51 @@
+#pragma once
+
+// Refuses weights and states that training cannot begin with: values that are not finite, or that
+// the compute type cannot hold.
+
+#include <cstddef>
+#include <map>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "base/compute_type.h"
+#include "base/finite.h"
+#include "base/mutex.h"
+#include "base/status.h"
+#include "checkpoint/load_plan.h"
+
+namespace elixir::checkpoints {
+
+ValueFormat format_of(const Dtype& dtype);
+
+// kBadInput for counts that are not good(): the tensor, how many of its values, what is wrong with
+// them, and the remedy. `others`: so many more tensors have such values.
+Status check_counts(const std::string& folder, const std::string& tensor, const ValueCounts& counts,
+                    ComputeType kept_as, size_t others = 0);
+
+// Counts what it passes on to another sink. Frozen parameters in the compute type count as bits,
+// not as values: they are kept as they are.
+class ValueCheck final : public StateSink {
+ public:
+  // `wanted` and `inner` outlive it.
+  ValueCheck(std::span<const WantedParameter> wanted, ComputeType kept_as, StateSink& inner)
+      : wanted_(wanted), kept_as_(kept_as), inner_(inner) {}
+
+  void take(const LoadRange& range, std::span<const std::byte> bytes) override;
+
+  // check_counts() for the first such parameter of those wanted, once all is read.
+  Status status(const StoredFolder& folder, const LoadPlan& plan) const;
+
+ private:
+  ValueFormat counted_format(const LoadRange& range) const;
+
+  const std::span<const WantedParameter> wanted_;
+  const ComputeType kept_as_;
+  StateSink& inner_;
+  mutable Mutex mutex_;
+  // By parameter and array; only those that are not good.
+  std::map<std::pair<uint32_t, StateKind>, ValueCounts> bad_ ELIXIR_GUARDED_BY(mutex_);
+};
+
+}  // namespace elixir::checkpoints

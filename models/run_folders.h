@@ -1,0 +1,19 @@
+#pragma once
+
+// The folders that a run will write, looked at before it starts.
+
+#include "base/status.h"
+#include "models/export_room.h"
+#include "models/run_start.h"
+#include "models/train_options.h"
+
+namespace elixir {
+
+// kInvalidArgument if --checkpoints or --export cannot be written.
+Status check_written(const TrainOptions& options);
+
+// Rank 0 takes the room for --export, and others none. Throws kResourceExhausted where there is too
+// little.
+ExportRoom hold_export_room(const TrainOptions& options, const RunStart& start);
+
+}  // namespace elixir
