@@ -110,9 +110,10 @@ class Training {
     const double seconds = seconds_since(start_ns);
     const Status saved = checkpoints_.finish(made_);
     if (checkpoints_.diverged(made_)) throw Error(diverged());
-    if (finished() || !checkpoints_.by_signal()) throw_if_error(saved);
-    if (reports()) say_end(seconds);
+    const bool failed = !saved.ok() && (finished() || !checkpoints_.by_signal());
+    if (reports() && !failed) say_end(seconds);
     if (options_.checksum) show_checksum();
+    if (failed) throw Error(saved);
   }
 
   bool reports() const { return environment_.rank == 0; }

@@ -12,8 +12,8 @@ StepOutcome of(double loss, bool skipped = false, double loss_scale = 1) {
           .skipped = skipped};
 }
 
-struct Run {
-  Run(int64_t limit, bool adapts) : health(limit, adapts) {}
+struct Heard {
+  Heard(int64_t limit, bool adapts) : health(limit, adapts) {}
   void hear(const StepOutcome& outcome, int times = 1) {
     for (int i = 0; i < times; ++i) health.hear(outcome, ++step);
   }
@@ -22,7 +22,7 @@ struct Run {
 };
 
 TEST(RunHealth, ARunDivergesAfterSoManyStepsInARow) {
-  Run run(3, false);
+  Heard run(3, false);
   run.hear(of(2));
   run.hear(of(NAN), 2);
   EXPECT_FALSE(run.health.diverged());
@@ -39,19 +39,19 @@ TEST(RunHealth, ARunDivergesAfterSoManyStepsInARow) {
 }
 
 TEST(RunHealth, AStepWithoutAFiniteNormIsBadThoughItsLossIsFinite) {
-  Run run(2, false);
+  Heard run(2, false);
   run.hear(of(2, /*skipped=*/true));
   EXPECT_EQ(run.health.text(), "a gradient was not finite in step 1, whose updates were skipped");
   EXPECT_FALSE(run.health.ends_badly()) << "no weight has changed";
   run.hear(of(2, /*skipped=*/true));
   EXPECT_TRUE(run.health.diverged());
-  Run norm(1, false);
+  Heard norm(1, false);
   norm.hear({.mean_loss = 1, .grad_norm = INFINITY});
   EXPECT_TRUE(norm.health.diverged());
 }
 
 TEST(RunHealth, AStepThatALossScaleAbove1SkipsCountsOnceTheScaleIs1) {
-  Run run(2, /*adapts=*/true);
+  Heard run(2, /*adapts=*/true);
   for (double scale = 65536; scale > 1; scale /= 2) run.hear(of(2, true, scale));
   EXPECT_TRUE(run.health.last_good());
   run.hear(of(2, true, 1));
@@ -63,20 +63,20 @@ TEST(RunHealth, AStepThatALossScaleAbove1SkipsCountsOnceTheScaleIs1) {
 }
 
 TEST(RunHealth, ALossThatIsNotFiniteCountsAtAnyScale) {
-  Run run(2, /*adapts=*/true);
+  Heard run(2, /*adapts=*/true);
   run.hear(of(NAN, true, 65536), 2);
   EXPECT_TRUE(run.health.diverged());
 }
 
 // A constant scale never falls, so that waiting for that would be for ever.
 TEST(RunHealth, AConstantScaleThatSkipsEveryStepCounts) {
-  Run run(2, /*adapts=*/false);
+  Heard run(2, /*adapts=*/false);
   run.hear(of(2, true, 65536), 2);
   EXPECT_TRUE(run.health.diverged());
 }
 
 TEST(RunHealth, AtItsEndTheLastLossDecides) {
-  Run run(20, false);
+  Heard run(20, false);
   EXPECT_FALSE(run.health.ends_badly());
   run.hear(of(NAN));
   EXPECT_FALSE(run.health.diverged());
@@ -86,7 +86,7 @@ TEST(RunHealth, AtItsEndTheLastLossDecides) {
 }
 
 TEST(RunHealth, ZeroIsNever) {
-  Run run(0, false);
+  Heard run(0, false);
   run.hear(of(NAN), 1000);
   EXPECT_FALSE(run.health.diverged());
   EXPECT_FALSE(run.health.ends_badly());
