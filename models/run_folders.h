@@ -16,4 +16,8 @@ Status check_written(const TrainOptions& options);
 // little.
 ExportRoom hold_export_room(const TrainOptions& options, const RunStart& start);
 
+// Rank 0 logs which fields are ignored of the config.json that says the model, or that lies beside
+// the weights.
+void say_unused_fields(const TrainOptions& options, const RunStart& start);
+
 }  // namespace elixir

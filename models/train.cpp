@@ -9,7 +9,6 @@
 #include <iostream>
 #include <limits>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -295,18 +294,6 @@ RunStart find_run_start(TrainOptions& options, const std::vector<DamagedCheckpoi
     }
   }
   return start;
-}
-
-// What is ignored of the config.json that says the model, or that lies beside the weights.
-void say_unused_fields(const TrainOptions& options, const RunStart& start) {
-  if (options.run.environment->rank != 0) return;
-  std::set<std::string> paths = {planner::config_path(options.model.config_path)};
-  if (!start.folder.empty()) paths.insert(start.folder + "/config.json");
-  for (const std::string& path : paths) {
-    const Result<std::string> text = planner::read_config_file(path);
-    const std::string line = text.ok() ? planner::unused_fields_line(path, *text) : "";
-    if (!line.empty()) log_warn("config_fields", "why=\"{}\"", line);
-  }
 }
 
 void set_damaged_aside(const RunStart& start) {
