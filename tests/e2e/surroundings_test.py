@@ -46,10 +46,9 @@ class Surroundings(harness.ElixirTest):
         return [program('elixir-train'), *TINY, '--steps', str(STEPS), '--log-every', '1', *flags]
 
     def made_checkpoint(self):
-        if not os.path.exists(self.path('made')):
-            self.succeed(self.train('--export', self.path('made')))
-            self.stop_idle_elixird()
-        return self.path('made')
+        self.succeed(self.train('--checkpoints', self.path('made'), '--save-every', str(STEPS)))
+        self.stop_idle_elixird()
+        return self.path(f'made/step-{STEPS:09}')
 
 
 class Descriptors(Surroundings):
@@ -127,8 +126,8 @@ class Descriptors(Surroundings):
     def test_of_programs_that_read_a_checkpoint(self):
         folder = self.made_checkpoint()
         for subset in self.subsets(ALL_CLOSED):
-            self.expect_the_same(subset, program('elixir-convert'), 'export', folder, '--masters',
-                                 self.path('masters.safetensors'))
+            self.assertEqual(self.expect_the_same(subset, program('elixir-convert'), 'export', folder, '--masters',
+                                                  self.path('masters.safetensors')), 0)
             self.assertEqual(self.expect_the_same(subset, program('elixir-generate'), folder, '--prompt', 'a',
                                                   '--length', '2', '--threads', '1'), 0)
 
