@@ -1,5 +1,5 @@
-"""How a run ends that is told to: it saves first where it has a folder, on all ranks after the same step, and its last
-line says what was saved and how to continue. Exit codes of signals without a folder are for tests/fault/stop_test.py."""
+"""How a run ends that is told to: it saves first where it has a folder, on all ranks after the same step, and its
+last line says what was saved and how to continue. Signals without a folder are for tests/fault/stop_test.py."""
 
 import os
 import signal
@@ -163,8 +163,8 @@ class ExportRoom(Checkpoint):
         folder = self.mounted('5m')
         refused = self.run_program(TRAIN, FLAGS, '--steps', '3', '--export', os.path.join(folder, 'model'))
         self.assertEqual(refused.exit_code, 3, str(refused))
-        self.assertRegex(refused.errors, rf'--export {folder}/model: the model takes 12\.\d+ MiB there, and {folder} has '
-                         r'5\.00 MiB free')
+        self.assertRegex(refused.errors, rf'--export {folder}/model: the model takes 12\.\d+ MiB there, and {folder} '
+                         r'has 5\.00 MiB free')
         self.assertNotIn('step 1/', refused.output)
 
     def test_the_room_is_kept_until_the_end_whatever_others_write_there(self):
@@ -175,7 +175,8 @@ class ExportRoom(Checkpoint):
         self.assertEqual(os.listdir(folder), [])
         running.signal(signal.SIGKILL)
         running.wait()
-        self.assertGreater(os.statvfs(folder).f_bavail * os.statvfs(folder).f_frsize, 15 << 20, 'nothing is left of it')
+        about = os.statvfs(folder)
+        self.assertGreater(about.f_bavail * about.f_frsize, 15 << 20, 'nothing is left of it')
         running = self.start(TRAIN, FLAGS, '--steps', '60', '--export', os.path.join(folder, 'model'))
         running.wait_for_text('step 1/')
         with self.assertRaises(OSError), open(os.path.join(folder, 'others'), 'wb', buffering=0) as others:

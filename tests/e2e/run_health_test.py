@@ -46,9 +46,9 @@ class Diverging(Checkpoint):
         self.assertEqual(names[0], name_of(4), str(run))
         self.assertEqual(len(names), 2, 'the last one beside it, as --keep 1 asks for')
         good = self.at(4)
-        self.assertRegex(run.errors, r"diverged: the loss was nan in the \d steps 7 to \d+; the first parameter that is "
-                         rf"not finite is 'transformer\.wte\.weight', \d+ of \d+ values; continue from {good}: --resume "
-                         rf'{good}, with another --checkpoints, a lower --lr or --clip-norm 1')
+        self.assertRegex(run.errors, r"diverged: the loss was nan in the \d steps 7 to \d+; the first parameter that "
+                         r"is not finite is 'transformer\.wte\.weight', \d+ of \d+ values; continue from "
+                         rf'{good}: --resume {good}, with another --checkpoints, a lower --lr or --clip-norm 1')
         self.assertRegex(run.output, r'(?m)^\[rank 0\] failed: step \d+ of 200: diverged: the loss was nan')
         self.assertNotIn('done:', run.output)
         self.assertRegex(run.output, rf'saved \S+{name_of(6)} in .*, \d+ values are not finite')
