@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <climits>
 
+#include "base/check.h"
+
 namespace elixir::daemon {
 
 uint64_t Run::bytes() const {
@@ -18,6 +20,7 @@ void Run::append(std::span<const std::byte> part, ValueFormat format) {
 }
 
 std::vector<Values> take_front(std::vector<Values>& parts, size_t* next, uint64_t bytes) {
+  ELIXIR_CHECK(*next <= parts.size(), "part {} of {}", *next, parts.size());
   std::vector<Values> front;
   while (bytes > 0 && *next < parts.size() && front.size() < IOV_MAX) {
     Values& part = parts[*next];

@@ -8,6 +8,8 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "base/check.h"
+
 namespace elixir {
 
 Result<NotePipe> make_note_pipe() {
@@ -18,7 +20,7 @@ Result<NotePipe> make_note_pipe() {
 
 std::string note_variable(int write_end) {
   struct stat about {};
-  ::fstat(write_end, &about);
+  ELIXIR_CHECK(::fstat(write_end, &about) == 0, "{} is no descriptor", write_end);
   return fmt::format("{}={}:{}:{}", kLauncherNote, ::getpid(), write_end, about.st_ino);
 }
 
