@@ -24,10 +24,10 @@ def name_of(step):
 
 
 def contents(folder):
-    """name -> bytes of all files below."""
+    """name -> bytes of all files below, except the lock, which says who held it last."""
     found = {}
     for parent, _, names in os.walk(folder):
-        for name in names:
+        for name in set(names) - {'.elixir-lock'}:
             path = os.path.join(parent, name)
             with open(path, 'rb') as file:
                 found[os.path.relpath(path, folder)] = file.read()

@@ -265,7 +265,7 @@ class Beginnings(Checkpoint):
                 self.assertIn(text, finished.errors)
                 self.assertNotIn('step 1/', finished.output)
                 self.assertEqual(finished.errors.count('elixir-train: '), 1, str(finished))
-        self.assertEqual(contents(self.checkpoints), before)
+        self.assertTrue(contents(self.checkpoints) == before)  # megabytes: no difference is printed
 
     def test_a_plain_folder_begins_with_its_weights_and_its_model(self):
         exported = os.path.join(self.folder, 'exported')
