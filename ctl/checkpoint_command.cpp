@@ -141,8 +141,8 @@ Subcommand add_estimate_save(const CLI::App& app, CLI::App& checkpoint) {
 
 // elixir-convert prints what is wrong itself, and how far it is.
 int convert(const CLI::App& app, std::vector<std::string> arguments) {
-  const Result<HelperRun> run = run_helper_program(
-      "elixir-convert", std::move(arguments), "converts checkpoints");
+  const Result<HelperRun> run =
+      run_helper_program("elixir-convert", std::move(arguments), "converts checkpoints");
   return run.ok() ? run->exit_code : report_failure(app, run.status());
 }
 

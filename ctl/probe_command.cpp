@@ -45,8 +45,8 @@ Result<std::string> keep(const ProbeArguments& arguments, const planner::ProbedM
 
 int probe_command(const ProbeArguments& arguments, const CLI::App& app) {
   // Its progress and its errors go where this program's go.
-  const Result<HelperRun> run = run_helper_program(
-      "elixir-probe", arguments_of(arguments), "measures this machine");
+  const Result<HelperRun> run =
+      run_helper_program("elixir-probe", arguments_of(arguments), "measures this machine");
   if (!run.ok()) return report_failure(app, run.status());
   if (run->exit_code != 0) return run->exit_code;  // elixir-probe has said why
   const Result<planner::ProbedMachine> probed = planner::probed_from_json(run->output);

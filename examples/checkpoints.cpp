@@ -31,7 +31,8 @@ int main(int argc, char** argv) try {
     torch::manual_seed(static_cast<uint64_t>(step));  // the same data after a restart
     const torch::Tensor x = torch::randn({32, 64});
     optimizer.zero_grad();
-    const torch::Tensor loss = torch::mse_loss(model->forward(x), (x.sum(1, /*keepdim=*/true) / 8).sin());
+    const torch::Tensor loss =
+        torch::mse_loss(model->forward(x), (x.sum(1, /*keepdim=*/true) / 8).sin());
     loss.backward();
     optimizer.step(loss);
     if (step % 10 != 0) continue;

@@ -143,8 +143,7 @@ TEST_F(ProbeProgramTest, WithoutTheProgramSaysWhereItBelongs) {
   EXPECT_THAT(errors_, HasSubstr("install elixirctl and elixir-probe into one folder"));
   folder_.write("CMakeCache.txt", "");  // as after a build of elixirctl alone
   EXPECT_EQ(probe({}), static_cast<int>(Code::kUnavailable));
-  EXPECT_THAT(errors_,
-              HasSubstr("cmake --build " + folder_.path() + " --target elixir-probe"));
+  EXPECT_THAT(errors_, HasSubstr("cmake --build " + folder_.path() + " --target elixir-probe"));
 #else
   EXPECT_THAT(errors_, HasSubstr("ELIXIR_WITH_TORCH=ON"));
 #endif
