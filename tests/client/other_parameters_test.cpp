@@ -111,7 +111,8 @@ class OtherParameters : public WithElixird {
     SCOPED_TRACE(of);
     constexpr std::array<uint64_t, 4> kHalves = {1, 4, 6, 12};  // of a parameter
     const Trained first = train(of, kLayerNumel);
-    // Whether a worker is in time for an early update is chance; that one is made is shown elsewhere.
+    // Whether a worker is in time for an early update is chance; that one is made is shown
+    // elsewhere.
     if (of.update != UpdateMode::kEarly) EXPECT_EQ(first.early_chunks, 0u);
     EXPECT_EQ(first.swing_chunks > 0, of.swing_stride > 0);
     for (const size_t length : lengths) {
