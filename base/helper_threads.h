@@ -23,7 +23,7 @@ class HelperThreads {
     try {
       for (size_t i = 0; i < most; ++i) threads_.emplace_back(work);
     } catch (const std::exception&) {
-      // Those that run do it all.
+      // The threads that have started do the whole work.
     }
     return threads_.size();
   }

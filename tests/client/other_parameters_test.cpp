@@ -111,8 +111,7 @@ class OtherParameters : public WithElixird {
     SCOPED_TRACE(of);
     constexpr std::array<uint64_t, 4> kHalves = {1, 4, 6, 12};  // of a parameter
     const Trained first = train(of, kLayerNumel);
-    // Whether a worker is in time for an early update is chance; that one is made is shown
-    // elsewhere.
+    // It is chance whether a worker is in time for an early update; job_modes_test shows them.
     if (of.update != UpdateMode::kEarly) EXPECT_EQ(first.early_chunks, 0u);
     EXPECT_EQ(first.swing_chunks > 0, of.swing_stride > 0);
     for (const size_t length : lengths) {
@@ -130,10 +129,10 @@ TEST_F(OtherParameters, TheChunkLengthChangesNoBit) {
     for (const ComputeType type : {ComputeType::kFp32, ComputeType::kBf16}) {
       for (const uint32_t ranks : {2u, 3u}) {
         for (const int passes : {2, 3, 4, 5}) {
-          ++number;
+          const size_t at = number++;
           // Every two values meet in a half of the cases.
-          if (!every_case() && std::popcount(number - 1) % 2 != 0) continue;
-          expect_one_hash({exchange, type, ranks, passes}, {number - 1 + (number - 1) / 4});
+          if (!every_case() && std::popcount(at) % 2 != 0) continue;
+          expect_one_hash({exchange, type, ranks, passes}, {at + at / 4});
         }
       }
     }

@@ -155,7 +155,7 @@ const Case kDropped[] = {
      dying({.chunks = 1, .dropped = {1, 1}, .rules = {.accumulate = 2, .immediate = 1}})},
     {"OfADroppedPassAndNorms",
      dying({.chunks = 1, .dropped = {1, 1}, .rules = {.norms = 1}, .skipped_step = 1})},
-    {"OfADroppedPassOfTwoChunks", {.chunks = kMostChunks, .steps = 1, .dropped = {1, 1}}},
+    {"OfADroppedPassOfAllChunks", {.chunks = kMostChunks, .steps = 1, .dropped = {1, 1}}},
 };
 
 // Ranks whose passes use different chunks would wait for one another's gradients.

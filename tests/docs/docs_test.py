@@ -78,7 +78,7 @@ SHORT_FORMS = {
 }
 
 
-# Four steps show as well as twenty that the flags are right. What keeps something makes all of its steps.
+# Four steps show as well as twenty that the flags are right. Commands that write files make all of their steps.
 KEEPS = re.compile(r'--checkpoints|--export|picture|--trace|--jsonl')
 
 
