@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/check.h"
 #include "base/units.h"
 #include "checkpoint/file_plan.h"
 #include "planner/models/transformer_config.h"
@@ -36,6 +37,7 @@ UniqueFd nameless_file(const std::string& folder) {
 
 Result<ExportRoom> ExportRoom::hold(const std::string& path, const std::string& parent,
                                     uint64_t bytes) {
+  ELIXIR_CHECK(bytes > 0 && bytes <= INT64_MAX, "{} bytes", bytes);
   ExportRoom room;
   room.file_ = nameless_file(parent);
   if (!room.file_.valid()) {

@@ -68,6 +68,8 @@ Rotation::Rotation(const Rotary& rotary, int64_t seq, int64_t head_width,
                    const at::TensorOptions& options) {
   ELIXIR_CHECK(seq >= 0 && head_width > 0 && head_width % 2 == 0, "{} places, heads of {}", seq,
                head_width);
+  ELIXIR_CHECK(rotary.base > 0 && rotary.factor > 0, "base {}, factor {}", rotary.base,
+               rotary.factor);
   const at::TensorOptions fp32 = options.dtype(at::kFloat);
   const at::Tensor frequencies = frequencies_of(rotary, seq, head_width, fp32);
   const at::Tensor angles = at::outer(at::arange(seq, fp32), frequencies);

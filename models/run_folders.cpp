@@ -5,35 +5,20 @@
 
 #include "base/log.h"
 #include "base/throw_error.h"
-#include "client/train/save_place.h"
+#include "checkpoint/save_place.h"
 #include "models/kept_files.h"
 #include "planner/models/config_json.h"
 #include "planner/models/model_request.h"
 
 namespace elixir {
 
-Status check_written(const TrainOptions& options) {
-  const CheckpointOptions& checkpoints = options.checkpoints;
-  const bool writes = !checkpoints.folder.empty() || !checkpoints.export_folder.empty();
-  if (writes && !options.run.environment->one_node()) {
-    return error(Code::kInvalidArgument,
-                 "--checkpoints and --export: a run over several nodes cannot save yet; leave "
-                 "them out (--resume FOLDER and --init FOLDER work)");
-  }
-  try {
-    if (!checkpoints.export_folder.empty()) save_place(checkpoints.export_folder);
-  } catch (const Error& failure) {
-    return Status(failure.code(), failure.what());
-  }
-  return {};
-}
-
 ExportRoom hold_export_room(const TrainOptions& options, const RunStart& start) {
   const std::string& folder = options.checkpoints.export_folder;
   if (folder.empty() || options.run.environment->rank != 0) return ExportRoom();
   const uint64_t bytes =
       value_or_throw(export_bytes(options, value_or_throw(files_to_keep(start.folder, options))));
-  return value_or_throw(ExportRoom::hold(folder, save_place(folder).parent_path, bytes));
+  return value_or_throw(
+      ExportRoom::hold(folder, value_or_throw(checkpoints::save_place(folder)).parent_path, bytes));
 }
 
 void say_unused_fields(const TrainOptions& options, const RunStart& start) {

@@ -9,9 +9,6 @@
 
 namespace elixir {
 
-// kInvalidArgument if --checkpoints or --export cannot be written.
-Status check_written(const TrainOptions& options);
-
 // Rank 0 takes the room for --export, and others none. Throws kResourceExhausted where there is too
 // little.
 ExportRoom hold_export_room(const TrainOptions& options, const RunStart& start);

@@ -102,6 +102,8 @@ Status TokenData::fill_targets(int64_t* start, std::span<int64_t> targets) const
 }
 
 Status TokenData::Row::read(int64_t begin, std::span<int64_t> out) const {
+  ELIXIR_CHECK(begin >= 0 && begin + static_cast<int64_t>(out.size()) <= tokens,
+               "tokens {} to {} of {}", begin, begin + static_cast<int64_t>(out.size()), tokens);
   auto next = std::upper_bound(begins.begin(), begins.end(), begin);
   auto index = static_cast<size_t>(next - begins.begin()) - 1;
   while (!out.empty()) {

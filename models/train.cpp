@@ -35,6 +35,7 @@
 #include "models/train_plan.h"
 #include "models/train_report.h"
 #include "models/train_signals.h"
+#include "models/written_folders.h"
 #include "models/weight_decay.h"
 #include "planner/models/config_json.h"
 

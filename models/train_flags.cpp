@@ -16,6 +16,7 @@
 #include "models/run_start.h"
 #include "models/train_model.h"
 #include "models/train_options.h"
+#include "models/written_folders.h"
 #include "planner/choice_names.h"
 
 namespace elixir {
@@ -342,6 +343,7 @@ void understand(const Words& words, TrainOptions& options, Problems& problems) {
   // Otherwise the run looks at them.
   problems.add(check_data(options));
   problems.add(check_weights(options));
+  problems.add(check_written(options));
 }
 
 void add_flags(CLI::App& app, TrainOptions& options, Words& words) {

@@ -14,6 +14,7 @@
 #include "checkpoint/stored_folder.h"
 #include "models/run_record.h"
 #include "models/run_start.h"
+#include "planner/models/config_json.h"
 #include "planner/models/stored_type.h"
 #include "planner/plan/plan_json.h"
 
@@ -100,6 +101,16 @@ Status of_weights(const Status& status, const CheckpointOptions& checkpoints) {
   return error(status.code(), "{}: {}", flag, why);
 }
 
+// Of a model that is refused: what else is wrong is told against its sizes.
+void keep_sizes(TrainOptions& options) {
+  options.model_refused = true;
+  const std::string& path = options.model.config_path;
+  const Result<std::string> text =
+      path.empty() ? Result<std::string>("") : planner::read_config_file(path);
+  if (!text.ok()) return;
+  if (auto sizes = planner::sizes_of_refused_config(*text)) options.config = std::move(*sizes);
+}
+
 Status find_model(const ModelWords& words, const Weights& weights, TrainOptions& options) {
   planner::ModelRequest& model = options.model;
   model.model = words.name;
@@ -114,6 +125,7 @@ Status find_model(const ModelWords& words, const Weights& weights, TrainOptions&
   ELIXIR_RETURN_IF_ERROR(expand_name(model.model));
   Result<planner::TransformerConfig> config = planner::config_of(model);
   if (!config.ok()) {
+    keep_sizes(options);
     return stored ? of_weights(config.status(), options.checkpoints) : config.status();
   }
   options.config = std::move(*config);
@@ -199,7 +211,7 @@ Status choose_lr(const Weights& weights, TrainOptions& options) {
 
 }  // namespace
 
-bool understand_model(const ModelWords& words, TrainOptions& options, Problems& problems) {
+void understand_model(const ModelWords& words, TrainOptions& options, Problems& problems) {
   const Weights weights = weights_of(options.checkpoints);
   const Status found = find_model(words, weights, options);
   problems.add(found);
@@ -211,21 +223,20 @@ bool understand_model(const ModelWords& words, TrainOptions& options, Problems& 
     choose_type(words, weights, options);
   }
   options.run.dtype = options.model.dtype;
-  if (!found.ok()) return false;
+  if (options.config.context == 0) return;
   const planner::TransformerConfig& config = options.config;
-  ELIXIR_CHECK(config.context > 0, "a model without positions");
   if (!words.gives_seq) {
     options.model.seq = std::min(planner::kDefaultSeq, config.context);
   }
   problems.add(choose_lr(weights, options));
-  return true;
 }
 
 Problems check_weights(const TrainOptions& options) {
   const Weights weights = weights_of(options.checkpoints);
   Problems problems;
   if (!weights.from_init || !check_init_folder(weights.folder).ok()) return problems;
-  if (options.config.context > 0) problems.add(check_same_model(weights.folder, options.config));
+  if (!options.model_refused && options.config.context > 0)
+    problems.add(check_same_model(weights.folder, options.config));
   problems.add(checkpoints::open_stored_folder(weights.folder).status());
   return problems;
 }

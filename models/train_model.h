@@ -21,8 +21,8 @@ struct ModelWords {
 };
 
 // Finds the model and sets options.config, .model, .run.dtype, .adamw.lr, .needs_data and .said.
-// Adds what is wrong. False: the model is not known, and options.config is empty.
-bool understand_model(const ModelWords& words, TrainOptions& options, Problems& problems);
+// Adds what is wrong. Of a model that is not known options.config is empty.
+void understand_model(const ModelWords& words, TrainOptions& options, Problems& problems);
 
 // What can be known of the folder of --init before anything is started. kBadInput: it is of another
 // model than options.config, asks for what models/ does not compute, or its files cannot be read.

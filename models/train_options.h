@@ -51,6 +51,7 @@ struct TrainOptions {
   planner::ModelRequest model = {
       .batch = 8, .seq = 128, .dtype = ComputeType::kFp32, .checkpoint_activations = false};
   planner::TransformerConfig config;           // of `model`
+  bool model_refused = false;                  // `config` has the sizes alone, for messages
   std::vector<std::string> data;               // empty: models/default_text.h, unless needs_data
   std::vector<std::string> labels;             // beside `data`; empty: its tokens are the labels
   std::optional<TokenType> tokens_dtype = {};  // of data files without a header

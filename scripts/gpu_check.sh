@@ -5,7 +5,7 @@
 #   scripts/gpu_check.sh pack [FILE]          here: builds, and packs what the calls need
 #                                             (default: build/gpu_check.tar.gz)
 #   scripts/gpu_check.sh wheels               here, before pack: DeepSpeed for call 3
-#   scripts/gpu_check.sh run CALL [RESULTS]   there: call 1, 2, 3 or 4, each under nine minutes
+#   scripts/gpu_check.sh run CALL [RESULTS]   there: call 1 to 5, each under nine minutes
 #                                             (default: build/gpu_check_results/CALL)
 #   scripts/gpu_check.sh --dry-run [CALL]     what is packed and what is run, with limits
 #
@@ -77,7 +77,7 @@ case "$command" in
     source "$PARTS/pack.sh"
     collect_wheels ;;
   run)
-    [[ $argument =~ ^[1-4]$ ]] || refuse "run needs the number of a call, 1 to 4, not '$argument'"
+    [[ $argument =~ ^[1-5]$ ]] || refuse "run needs the number of a call, 1 to 5, not '$argument'"
     CALL=$argument
     RESULTS=$(realpath -m "${words[2]:-$HERE/build/gpu_check_results/$CALL}")
     source "$PARTS/run.sh"

@@ -38,7 +38,6 @@
 #include "client/train/grad_offload.h"
 #include "client/train/module_parameters.h"
 #include "client/train/operator_gate.h"
-#include "client/train/save_place.h"
 #include "client/train/save_request.h"
 #include "client/train/says_collectives.h"
 #include "client/train/step_losses.h"

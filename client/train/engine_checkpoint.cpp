@@ -12,6 +12,8 @@
 #include "base/log.h"
 #include "base/throw_error.h"
 #include "checkpoint/details.h"
+#include "checkpoint/folder_lock.h"
+#include "checkpoint/save_place.h"
 #include "client/tensors/resolved.h"
 #include "client/tensors/stored_type.h"
 #include "client/train/engine.h"
@@ -20,6 +22,8 @@ namespace elixir {
 namespace {
 
 constexpr double kProgressSeconds = 2;
+// The last save of a job that was killed may still be under way in elixird.
+constexpr double kLockSeconds = 30;
 
 std::vector<std::byte> bytes_of(const std::string& text) {
   const auto bytes = std::as_bytes(std::span(text));
@@ -139,11 +143,11 @@ std::shared_ptr<SaveRequest> Engine::save(const std::string& folder, const SaveO
                       "save() of a job of several nodes, of which each has a part: that is not "
                       "possible yet; release() brings the whole model to one process"));
   }
-  const SavePlace place = save_place(folder);
+  const checkpoints::SavePlace place = value_or_throw(checkpoints::save_place(folder));
   std::shared_ptr<const UniqueFd> lock_file;
   std::vector<checkpoints::ExtraValues> rest;
   if (environment_.rank == 0) {
-    lock_file = lock_of(place);
+    lock_file = value_or_throw(checkpoints::hold_folder(place.parent.get(), kLockSeconds));
     rest = extras();
   }
   MutexLock lock(mutex_);

@@ -94,6 +94,9 @@ double lr_of_size(uint64_t numel);
 // with the field that is missing or wrong, or that asks for what models/ does not compute, or the
 // model types that are known.
 Result<TransformerConfig> transformer_from_config_json(std::string_view text);
+// What such a file says of its sizes, though it is refused: for messages that name all that is
+// wrong at once, and nothing else. None if one is missing or wrong.
+std::optional<TransformerConfig> sizes_of_refused_config(std::string_view text);
 // Whether the file's model_type is one of these, whatever else it says.
 bool has_known_model_type(std::string_view text);
 // The fields of such a file that could change what is computed, and that Elixir does not use, by

@@ -110,15 +110,16 @@ Status check_heads(const TransformerConfig& config) {
 struct ReadFile {
   TransformerConfig config;
   std::vector<std::string> unused;
+  Status refused;  // the sizes are what the file says nonetheless, 0 where it says none
 };
 
-Result<ReadFile> read_as(const KnownType& known, const json& object) {
+ReadFile read_as(const KnownType& known, const json& object) {
   ConfigFields fields(object);
   // Weights stored in fewer bits are of other sizes, and not trained as they are.
   if (fields.given("quantization_config")) {
-    return bad_config(
-        "'quantization_config' is given; only models in 16 or 32 bits are "
-        "known. Without the field it is the same model in 16 bits");
+    fields.fail(
+        bad_config("'quantization_config' is given; only models in 16 or 32 bits are "
+                   "known. Without the field it is the same model in 16 bits"));
   }
   ReadFile file;
   const std::string path = fields.text("_name_or_path");
@@ -133,9 +134,9 @@ Result<ReadFile> read_as(const KnownType& known, const json& object) {
   } else {
     known.read(fields, file.config);
   }
-  ELIXIR_RETURN_IF_ERROR(fields.status());
-  ELIXIR_RETURN_IF_ERROR(check_heads(file.config));
-  file.unused = fields.unused();
+  file.refused = fields.status();
+  if (file.refused.ok()) file.refused = check_heads(file.config);
+  if (file.refused.ok()) file.unused = fields.unused();
   return file;
 }
 
@@ -184,6 +185,19 @@ void read_padding(ConfigFields& fields, int64_t missing, TransformerConfig& conf
 Result<TransformerConfig> transformer_from_config_json(std::string_view text) {
   Result<ReadFile> file = read_file(text);
   if (!file.ok()) return file.status();
+  ELIXIR_RETURN_IF_ERROR(file->refused);
+  return std::move(file->config);
+}
+
+std::optional<TransformerConfig> sizes_of_refused_config(std::string_view text) {
+  Result<ReadFile> file = read_file(text);
+  if (!file.ok()) return std::nullopt;
+  const TransformerConfig& config = file->config;
+  for (const int64_t size : {config.vocabulary, config.context, config.width, config.layers,
+                             config.heads, config.kv_heads, config.mlp_width}) {
+    if (size <= 0) return std::nullopt;
+  }
+  if (!check_heads(config).ok()) return std::nullopt;
   return std::move(file->config);
 }
 

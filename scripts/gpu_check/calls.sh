@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# The four calls of scripts/gpu_check.sh: their stages, most important first, and what a stage runs.
+# The five calls of scripts/gpu_check.sh: their stages, most important first, and what a stage runs.
 
 # The most that the limits of a call may add up to.
 CALL_SECONDS=540
@@ -46,6 +46,11 @@ STAGES=(
   '4 | interception  | gpu  |  25 | bench interception --device cuda'
   '4 | gpu_end_to_end | gpu |  50 | gpu_end_to_end'
   '4 | bench_adam    | host |  30 | bench adam'
+
+  '5 | environment  | host |  15 | environment'
+  '5 | touch_memory | host |  60 | touch_memory 60'
+  '5 | fine_tune    | gpu  | 120 | fine_tune'
+  '5 | families     | gpu  | 120 | families'
 )
 
 # Sizes. The smallest ones pass through the same code.
@@ -94,6 +99,22 @@ gpu_test() {
 gpu_end_to_end() {
   ELIXIR_REQUIRE_GPU=1 ELIXIR_BIN_DIR=$HERE/bin "$PYTHON" -B "$HERE/tests/e2e/gpu_test.py" 2>&1 |
     tee -a "$RESULTS/LastTest.log"
+  return "${PIPESTATUS[0]}"
+}
+
+# elixir-train on a Hugging Face folder, planned by default, beside transformers.
+fine_tune() {
+  local size=()
+  [[ $TINY == yes ]] && size=(--tiny)
+  "$PYTHON" -B "$HERE/scripts/gpu_check/fine_tune.py" --name "$STAGE" --results "$RESULTS" "${size[@]}"
+}
+
+# The first losses of each family in FP32, beside transformers on the same device.
+families() {
+  local device=cpu
+  compgen -G '/dev/nvidia[0-9]*' >/dev/null && device=cuda
+  ELIXIR_FOREIGN_PYTHON=this ELIXIR_FOREIGN_DEVICE=$device "$PYTHON" -B "$HERE/tests/e2e/foreign_losses_test.py" \
+    2>&1 | tee -a "$RESULTS/LastTest.log"
   return "${PIPESTATUS[0]}"
 }
 
@@ -197,7 +218,7 @@ split_stage() {
 # The stages of a call, or of all; fails when the limits of one add up to more than it may take.
 say_calls() {
   local of stage call name kind limit command seconds count outcome=0
-  for of in ${1:-1 2 3 4}; do
+  for of in ${1:-1 2 3 4 5}; do
     seconds=0 count=0
     for stage in "${STAGES[@]}"; do
       split_stage "$stage"

@@ -12,19 +12,20 @@ WHEELS_OF_DEEPSPEED=(einops hjson msgpack ninja packaging psutil py-cpuinfo pyda
 TEXT_BYTES=1000000  # to train on
 
 PROGRAMS=(
-  bin/train_gpt2 bin/elixird bin/elixir-run bin/elixirctl bin/elixir-probe bin/elixir-profile
+  bin/train_gpt2 bin/elixir-train bin/elixird bin/elixir-run bin/elixirctl bin/elixir-probe bin/elixir-profile
   lib/libelixir_cuda.so
-  tests/kernels_gpu_test tests/client_cuda_gpu_test tests/client_gpu_training_test
+  tests/kernels_gpu_test tests/client_cuda_gpu_test tests/client_gpu_training_test tests/foreign_steps
   bench/kernels bench/link bench/interception bench/adam
 )
 TARGETS=(
-  train_gpt2 elixird elixir-run elixirctl elixir-probe elixir-profile elixir_cuda
-  kernels_gpu_test client_cuda_gpu_test client_gpu_training_test
+  train_gpt2 elixir-train elixird elixir-run elixirctl elixir-probe elixir-profile elixir_cuda
+  kernels_gpu_test client_cuda_gpu_test client_gpu_training_test foreign_steps
   bench_kernels bench_link bench_interception bench_adam
 )
 SCRIPTS=(
   scripts/gpu_check.sh scripts/gpu_check bench/peers.py bench/peer_processes.py bench/peer_rank.py
   tests/e2e/gpu_test.py tests/e2e/harness.py tests/e2e/memory_group.py
+  tests/e2e/foreign_test.py tests/e2e/foreign_losses_test.py
 )
 # The system there brings these, or the driver does.
 HOST_LIBRARIES='^(linux-vdso|ld-linux.*|libc|libm|libdl|librt|libpthread|libresolv|libutil|libstdc\+\+|libgcc_s|libcuda)\.so'

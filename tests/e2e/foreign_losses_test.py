@@ -14,6 +14,7 @@ from harness import NIGHTLY, program, text_of
 from transformers import AutoModelForCausalLM
 
 SEQ, STEPS, RATE, CLOSE = 96, 5, 3e-3, 1e-4
+DEVICE = os.environ.get('ELIXIR_FOREIGN_DEVICE', 'cpu')  # of both; gpu_check.sh says cuda
 SIZES = {'hidden_size': 32, 'intermediate_size': 48, 'num_hidden_layers': 2, 'num_attention_heads': 4,
          'num_key_value_heads': 2, 'max_position_embeddings': 128, 'initializer_range': 0.3, 'pad_token_id': None}
 GEMMA = {**SIZES, 'head_dim': 16, 'query_pre_attn_scalar': 24, 'sliding_window': 40, 'pad_token_id': 0}
@@ -121,12 +122,13 @@ class ForeignLosses(harness.ElixirTest):
         if os.path.exists(log):
             os.remove(log)
         self.succeed(program('elixir-train'), '--init', folder, '--data', self.path('data.bin'), '--tokens-dtype',
-                     'uint32', '--steps', str(steps), '--batch', '1', '--seq', str(SEQ), '--threads', '1', '--lr',
+                     'uint32', '--steps', str(steps), '--batch', '1', '--seq', str(SEQ), '--threads', '1', '--device', DEVICE, '--lr',
                      str(RATE), '--lr-schedule', 'constant', '--warmup-steps', '0', '--weight-decay', '0', '--dtype',
                      'fp32', '--jsonl', log, *flags)
         return [json.loads(line)['loss'] for line in text_of(log).splitlines()]
 
     def theirs(self, model, tokens):
+        model, tokens = model.to(DEVICE), tokens.to(DEVICE)
         optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, betas=(0.9, 0.98), weight_decay=0)
         losses = []
         for _ in range(STEPS):

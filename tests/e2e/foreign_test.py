@@ -1,6 +1,6 @@
 """What others make of a checkpoint, and Elixir of theirs: transformers, safetensors, torch's
 distributed checkpoint, torch.load() and torch's AdamW. It runs with the Python of
-build/foreign_venv, which scripts/foreign_setup.sh makes."""
+build/foreign_venv, which scripts/foreign_setup.sh makes, or with the caller's where ELIXIR_FOREIGN_PYTHON is set."""
 
 import json
 import os
@@ -13,10 +13,11 @@ from harness import BIN, NIGHTLY, REPOSITORY, TEXT, TINY, program
 VENV = os.path.join(REPOSITORY, 'build', 'foreign_venv')
 PYTHON = os.path.join(VENV, 'bin', 'python')
 
-if not os.path.exists(os.path.join(VENV, 'installed')):
-    harness.skip_all('transformers is not here; scripts/foreign_setup.sh installs it (scripts/test.sh does)')
-if os.path.realpath(sys.prefix) != os.path.realpath(VENV):
-    os.execv(PYTHON, [PYTHON, '-B', *sys.argv])
+if 'ELIXIR_FOREIGN_PYTHON' not in os.environ:
+    if not os.path.exists(os.path.join(VENV, 'installed')):
+        harness.skip_all('transformers is not here; scripts/foreign_setup.sh installs it (scripts/test.sh does)')
+    if os.path.realpath(sys.prefix) != os.path.realpath(VENV):
+        os.execv(PYTHON, [PYTHON, '-B', *sys.argv])
 
 os.environ.update(HF_HUB_OFFLINE='1', TRANSFORMERS_VERBOSITY='error', HF_HUB_DISABLE_PROGRESS_BARS='1',
                   OMP_WAIT_POLICY='PASSIVE')
