@@ -35,8 +35,8 @@
 #include "models/train_plan.h"
 #include "models/train_report.h"
 #include "models/train_signals.h"
-#include "models/written_folders.h"
 #include "models/weight_decay.h"
+#include "models/written_folders.h"
 #include "planner/models/config_json.h"
 
 namespace elixir {

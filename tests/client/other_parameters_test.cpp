@@ -112,7 +112,9 @@ class OtherParameters : public WithElixird {
     constexpr std::array<uint64_t, 4> kHalves = {1, 4, 6, 12};  // of a parameter
     const Trained first = train(of, kLayerNumel);
     // It is chance whether a worker is in time for an early update; job_modes_test shows them.
-    if (of.update != UpdateMode::kEarly) EXPECT_EQ(first.early_chunks, 0u);
+    if (of.update != UpdateMode::kEarly) {
+      EXPECT_EQ(first.early_chunks, 0u);
+    }
     EXPECT_EQ(first.swing_chunks > 0, of.swing_stride > 0);
     for (const size_t length : lengths) {
       const uint64_t halves = kHalves[length % kHalves.size()];

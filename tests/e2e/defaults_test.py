@@ -92,7 +92,7 @@ class Folder(Checkpoint):
         for said in ('a directory', 'it is a URL', "'activation_function' is", 'is there already'):
             self.assertIn(said, refused.errors)
         refused = self.run_program(TRAIN, '--init', folder, '--data', self.folder, '--seq', '9999')
-        self.assertEqual(refused.exit_code, INVALID_ARGUMENT, str(refused))
+        self.assertEqual(refused.exit_code, BAD_INPUT, str(refused))
         for said in ('longer than the context', 'a directory', "'activation_function' is"):
             self.assertIn(said, refused.errors)
 
