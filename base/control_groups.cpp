@@ -1,5 +1,7 @@
 #include "base/control_groups.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <fstream>
 
@@ -35,10 +37,12 @@ std::vector<ControlGroup> control_groups(const std::string& root, const std::str
     if (list.empty()) {
       add_with_parents(root + kMount, /*version1=*/false, name, &groups);
     } else if (("," + list + ",").find("," + controller + ",") != std::string::npos) {
-      add_with_parents(root + kMount + "/" + controller, /*version1=*/true, name, &groups);
+      add_with_parents(fmt::format("{}{}/{}", root, kMount, controller), /*version1=*/true, name,
+                       &groups);
       if (list == controller) continue;
       // Without a link named after the one controller.
-      add_with_parents(root + kMount + "/" + list, /*version1=*/true, name, &groups);
+      add_with_parents(fmt::format("{}{}/{}", root, kMount, list), /*version1=*/true, name,
+                       &groups);
     }
   }
   return groups;

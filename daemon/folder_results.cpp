@@ -2,6 +2,7 @@
 
 #include "daemon/heap_reserve.h"
 #include "shm/futex.h"
+#include "shm/message.h"
 
 namespace elixir::daemon {
 
