@@ -4,6 +4,7 @@
 #include <cctype>
 #include <iostream>
 #include <iterator>
+#include <regex>
 #include <string>
 #include <vector>
 
@@ -31,13 +32,129 @@ std::vector<std::string> known_flags(const CLI::App& app) {
 
 std::string flag_of(const std::string& word) { return word.substr(0, word.find('=')); }
 
+// Names of other trainers, without the dashes, and what stands in their place. A program that does
+// not have the flag does not name it.
+struct OtherName {
+  const char *theirs, *ours;
+};
+constexpr OtherName kOtherNames[] = {
+    {"learning-rate", "--lr"},
+    {"per-device-train-batch-size", "--batch"},
+    {"train-batch-size", "--batch"},
+    {"micro-batch-size", "--batch"},
+    {"batch-size", "--batch"},
+    {"gradient-accumulation-steps", "--accumulate"},
+    {"grad-accum", "--accumulate"},
+    {"bf16", "--dtype bf16"},
+    {"fp16", "--dtype fp16"},
+    {"fp32", "--dtype fp32"},
+    {"gradient-checkpointing", "--checkpoint-activations"},
+    {"activation-checkpointing", "--checkpoint-activations"},
+    {"num-train-epochs", "--steps"},
+    {"epochs", "--steps"},
+    {"max-steps", "--steps"},
+    {"model-name-or-path", "--init"},
+    {"pretrained", "--init"},
+    {"output-dir", "--checkpoints"},
+    {"resume-from-checkpoint", "--resume"},
+    {"max-seq-length", "--seq"},
+    {"max-length", "--seq"},
+    {"block-size", "--seq"},
+    {"max-grad-norm", "--clip-norm"},
+    {"grad-clip", "--clip-norm"},
+    {"logging-steps", "--log-every"},
+    {"save-steps", "--save-every"},
+    {"save-total-limit", "--keep"},
+    {"lr-scheduler-type", "--lr-schedule"},
+    {"warmup", "--warmup-steps"},
+    {"adam-beta1", "--beta1"},
+    {"adam-beta2", "--beta2"},
+    {"adam-epsilon", "--eps"},
+    {"train-file", "--data"},
+    {"dataset", "--data"},
+    {"max-new-tokens", "--length"},
+    {"nproc-per-node", "--ranks"},
+};
+
+// What `flag` of another trainer is called here; "" if it is no such flag.
+std::string own_name(const CLI::App& app, std::string flag) {
+  std::replace(flag.begin(), flag.end(), '_', '-');
+  const std::vector<std::string> known = known_flags(app);
+  for (const auto& [theirs, ours] : kOtherNames) {
+    const std::string name = ours;
+    const std::string own = name.substr(0, name.find(' '));
+    if (flag == std::string("--") + theirs &&
+        std::find(known.begin(), known.end(), own) != known.end()) {
+      return name;
+    }
+  }
+  return "";
+}
+
+// The flag that a misspelt one may be; "" if none is near. Half of a short name is not near.
+std::string flag_that_is_meant(const CLI::App& app, const std::string& given) {
+  const std::string own = own_name(app, given);
+  if (!own.empty()) return own.substr(0, own.find(' '));
+  std::string flag = given;
+  std::replace(flag.begin(), flag.end(), '_', '-');
+  const std::vector<std::string> known = known_flags(app);
+  const std::string nearest = nearest_name(flag, known);
+  if (nearest.empty()) return "";
+  const size_t distance = edit_distance(flag, nearest);
+  const size_t letters = std::max(flag.size(), nearest.size()) - std::string_view("--").size();
+  return distance < letters && (distance <= 2 || 3 * distance <= letters) ? nearest : "";
+}
+
+bool has_positionals(const CLI::App& app) {
+  const std::vector<const CLI::Option*> options = app.get_options();
+  return std::any_of(options.begin(), options.end(),
+                     [](const CLI::Option* option) { return option->get_positional(); });
+}
+
+const CLI::Option* option_of(const CLI::App& app, const std::string& flag) {
+  const CLI::Option* option = app.get_option_no_throw(flag);
+  for (const CLI::App* sub : app.get_subcommands({})) {
+    if (option == nullptr) option = sub->get_option_no_throw(flag);
+  }
+  return option;
+}
+
+// A flag whose value is missing would take the next flag for it. Takes such flags out. Behind the
+// name of another program flags are that program's.
+void take_out_bare(const CLI::App& app, std::vector<std::string>& words, WrongWords& wrong) {
+  const auto is_flag = [&](const std::string& word) {
+    return word.starts_with("--") && option_of(app, flag_of(word)) != nullptr;
+  };
+  bool is_value = false;
+  for (auto word = words.begin(); word != words.end();) {
+    const auto next = std::next(word);
+    const bool positional = !word->starts_with("-") && !is_value;
+    if (positional && app.get_subcommands({}).empty() && !has_positionals(app)) return;
+    is_value = is_flag(*word) && word->find('=') == word->npos;
+    const bool needs = is_flag(*word) && word->find('=') == word->npos &&
+                       option_of(app, *word)->get_items_expected_min() > 0;
+    if (!needs || (next != words.end() && !is_flag(*next))) {
+      word = next;
+      continue;
+    }
+    const std::string before =
+        next == words.end() ? "the end of the line" : "the next flag, " + flag_of(*next);
+    wrong.flags.insert(*word);
+    wrong.problems.add(error(Code::kInvalidArgument,
+                             "{}: its value is missing before {} ({} --help"
+                             " lists all flags)",
+                             *word, before, app.get_name()));
+    word = words.erase(word);
+  }
+}
+
 // Each unknown flag, and each word that is not a value of one.
 void add_unknown(const CLI::App& app, WrongWords& wrong) {
   bool behind_flag = false;
   for (const std::string& word : app.remaining(true)) {
     const bool is_flag = word.starts_with("--");
     if (is_flag || !behind_flag) {
-      wrong.flags.insert(nearest_name(flag_of(word), known_flags(app)));
+      wrong.flags.insert(flag_that_is_meant(app, flag_of(word)));
       wrong.problems.add(error(Code::kInvalidArgument, "{}", explain_unknown(app, word)));
     }
     behind_flag = is_flag && word.find('=') == word.npos;
@@ -54,10 +171,7 @@ bool names(const std::string& message, const std::string& flag) {
 
 // The words that one may take behind its flag.
 int most_values(const CLI::App& app, const std::string& flag) {
-  const CLI::Option* option = app.get_option_no_throw(flag);
-  for (const CLI::App* sub : app.get_subcommands()) {
-    if (option == nullptr) option = sub->get_option_no_throw(flag);
-  }
+  const CLI::Option* option = option_of(app, flag);
   return option == nullptr ? 1 : option->get_items_expected_max();
 }
 
@@ -77,12 +191,27 @@ bool take_out(const CLI::App& app, const std::string& message, std::vector<std::
   return false;
 }
 
+// What CLI11 says of a wrong value, for a person.
+std::string in_words(const std::string& message) {
+  std::smatch found;
+  if (std::regex_match(message, found, std::regex("Could not convert: (\\S+) = (.*)"))) {
+    return fmt::format("{}: '{}' is not a number that it takes", found.str(1), found.str(2));
+  }
+  if (std::regex_match(message, found,
+                       std::regex("(\\S+): At Most 1 required but received (\\d+)"))) {
+    return fmt::format("{} is given {} times; give it once", found.str(1), found.str(2));
+  }
+  return message;
+}
+
 }  // namespace
 
 std::string explain_unknown(const CLI::App& app, const std::string& given) {
   const std::string flag = flag_of(given);
   std::string text = "unknown flag or argument '" + flag + "'";
-  const std::string nearest = nearest_name(flag, known_flags(app));
+  const std::string own = own_name(app, flag);
+  if (!own.empty()) text += fmt::format("; here it is {}", own);
+  const std::string nearest = own.empty() ? flag_that_is_meant(app, flag) : "";
   if (!nearest.empty()) text += "; did you mean '" + nearest + "'?";
   return text + " (" + app.get_name() + " --help lists all)";
 }
@@ -94,6 +223,7 @@ void init_cli(CLI::App& app) {
 
 // CLI11 stops at the first wrong value: then all is parsed again without it.
 int parse_cli(CLI::App& app, std::vector<std::string>& words, WrongWords& wrong) {
+  take_out_bare(app, words, wrong);
   while (true) {
     try {
       app.parse(std::vector<std::string>(words.rbegin(), words.rend()));
@@ -105,7 +235,7 @@ int parse_cli(CLI::App& app, std::vector<std::string>& words, WrongWords& wrong)
       if (!wrong.problems.empty()) return -1;
       return app.exit(help);
     } catch (const CLI::ParseError& failure) {
-      const std::string message = failure.what();
+      const std::string message = in_words(failure.what());
       wrong.problems.add(
           error(Code::kInvalidArgument, "{} ({} --help lists all flags)", message, app.get_name()));
       if (!take_out(app, message, words, wrong)) return -1;
@@ -128,6 +258,11 @@ CLI::Option* add_bytes(CLI::App& app, const std::string& flag, std::optional<uin
         const Result<uint64_t> parsed = parse_bytes(text);
         if (!parsed.ok()) throw CLI::ValidationError(flag, parsed.status().message());
         if (*parsed == 0) throw CLI::ValidationError(flag, text + ": there must be some");
+        constexpr uint64_t kLeastWithoutUnit = 1 << 20;
+        if (*parsed < kLeastWithoutUnit && text.find_first_not_of("0123456789") == text.npos) {
+          throw CLI::ValidationError(
+              flag, fmt::format("{} is {} bytes; give a unit, as in {}GiB", text, text, text));
+        }
         bytes = *parsed;
       },
       help);

@@ -4,7 +4,6 @@
 #include <vector>
 
 namespace elixir {
-namespace {
 
 size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<size_t> row(b.size() + 1);
@@ -20,8 +19,6 @@ size_t edit_distance(std::string_view a, std::string_view b) {
   }
   return row[b.size()];
 }
-
-}  // namespace
 
 std::string nearest_name(std::string_view name, std::span<const std::string> known) {
   std::string best;

@@ -169,4 +169,10 @@ std::string missing_folder_remedy(const std::string& name) {
       name, name.substr(name.find('/') + 1));
 }
 
+Status with_download(const Status& status, const std::string& path) {
+  std::error_code ignored;
+  if (status.ok() || fs::exists(path, ignored)) return status;
+  return error(status.code(), "{}{}", status.message(), missing_folder_remedy(path));
+}
+
 }  // namespace elixir::checkpoints

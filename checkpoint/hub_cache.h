@@ -25,5 +25,7 @@ std::string snapshot_of(const std::string& model);
 // or "NAME"): from the cache if the model is there, else with a download. It begins with "; ".
 // "": no model of the hub has this name.
 std::string missing_folder_remedy(const std::string& name);
+// `status`, with that remedy behind it if nothing is called `path`.
+Status with_download(const Status& status, const std::string& path);
 
 }  // namespace elixir::checkpoints

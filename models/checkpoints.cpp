@@ -62,13 +62,12 @@ std::string saved_line(const SaveReport& report) {
 
 }  // namespace
 
-Checkpoints::Checkpoints(const TrainOptions& options, const RunStart& start,
-                         const std::vector<std::string>& data_files, ExportRoom room,
-                         Optimizer& optimizer)
+Checkpoints::Checkpoints(const TrainOptions& options, const RunStart& start, const TokenData& data,
+                         ExportRoom room, Optimizer& optimizer)
     : options_(options),
       optimizer_(optimizer),
       rank_(optimizer.environment().rank),
-      record_(run_record(options, data_files, optimizer.environment().world_size)),
+      record_(run_record(options, data.files(), data.text(), optimizer.environment().world_size)),
       room_(std::move(room)),
       health_(options.checkpoints.diverged_after, options.run.dynamic_loss_scale.has_value()),
       last_asked_ns_(monotonic_ns()) {
@@ -78,9 +77,9 @@ Checkpoints::Checkpoints(const TrainOptions& options, const RunStart& start,
   first_step_ = static_cast<int64_t>(loaded.step);
   if (first_step_ > options.steps) {
     throw Error(error(Code::kInvalidArgument,
-                      "--steps {}: the run has made {} already, as {} says; they are counted from "
-                      "its first beginning",
-                      options.steps, first_step_, start.folder));
+                      "--steps {}: the run has made {} already, as {} says. Steps are counted "
+                      "from its first start; give a number above {}",
+                      options.steps, first_step_, start.folder, first_step_));
   }
   // Before any rank saves, and a save is all ranks'.
   begins_elsewhere_ = writes() && !is_there(path_of(options.checkpoints, first_step_));

@@ -13,6 +13,7 @@
 #include "models/run_health.h"
 #include "models/run_start.h"
 #include "models/save_asks.h"
+#include "models/token_data.h"
 #include "models/train_options.h"
 #include "models/train_report.h"
 
@@ -31,8 +32,8 @@ class Checkpoints {
   // and says in what the command line differs. `optimizer` was built with start.folder as
   // Options::load_from; it outlives this, and so does `start`, which has the lock. Throws
   // kInvalidArgument where the checkpoint is beyond --steps. `room`: rank 0's, for --export.
-  Checkpoints(const TrainOptions& options, const RunStart& start,
-              const std::vector<std::string>& data_files, ExportRoom room, Optimizer& optimizer);
+  Checkpoints(const TrainOptions& options, const RunStart& start, const TokenData& data,
+              ExportRoom room, Optimizer& optimizer);
 
   int64_t first_step() const { return first_step_; }  // so many were made before
 

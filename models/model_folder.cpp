@@ -24,8 +24,14 @@ bool is_gone(const std::string& path) {
 Result<std::string> model_folder(const std::string& folder) {
   struct stat about {};
   const bool there = ::stat((folder + "/config.json").c_str(), &about) == 0;
+  const int why = there ? 0 : errno;
   if (there && !S_ISDIR(about.st_mode)) return folder;
-  if ((!there && errno == EACCES) || ::stat(folder.c_str(), &about) != 0) {
+  if (::stat(folder.c_str(), &about) == 0 && !S_ISDIR(about.st_mode)) {
+    const size_t slash = folder.rfind('/');
+    return error(Code::kBadInput, "{}: it is a file; give its folder: {}", folder,
+                 slash == folder.npos ? "." : folder.substr(0, slash));
+  }
+  if (why == EACCES || ::stat(folder.c_str(), &about) != 0) {
     return errno == ENOENT ? error(Code::kBadInput, "{}: there is no such folder{}", folder,
                                    checkpoints::missing_folder_remedy(folder))
                            : errno_status(Code::kBadInput, folder);

@@ -28,16 +28,20 @@ std::string tokenizer_of(const TrainOptions& options) {
   return "";
 }
 
+Status no_data(const TrainOptions& options) {
+  const std::string name = options.config.name.empty() ? "the model" : options.config.name;
+  const bool bytes = options.bytes_are_tokens && tokenizer_of(options).empty();
+  return error(Code::kBadInput, "--data: {} needs something to be trained on; give {}", name,
+               bytes ? "text files"
+                     : "token files of its tokenizer (scripts/tokenize_text.py), or text and "
+                       "--bytes");
+}
+
 }  // namespace
 
 Result<TokenData> open_data(const TrainOptions& options) {
   std::vector<std::string> files = options.data;
-  if (files.empty() && options.needs_data) {
-    return error(Code::kBadInput,
-                 "--data: {} needs something to be trained on; give token files of its tokenizer "
-                 "(scripts/tokenize_text.py), or text and --bytes",
-                 options.config.name.empty() ? "the model" : options.config.name);
-  }
+  if (files.empty() && options.needs_data) return no_data(options);
   if (files.empty()) {
     Result<std::vector<std::string>> sources = default_text();
     if (!sources.ok()) return sources.status();
@@ -52,9 +56,7 @@ Result<TokenData> open_data(const TrainOptions& options) {
                                             .seed = options.seed});
   if (!data.ok() || !data->text() || options.bytes) return data;
   const std::string tokenizer = tokenizer_of(options);
-  const bool bytes_are_tokens =
-      !options.needs_data || options.config.vocabulary == kBytesVocabulary;
-  if (tokenizer.empty() && bytes_are_tokens) return data;
+  if (tokenizer.empty() && options.bytes_are_tokens) return data;
   return error(Code::kBadInput,
                "--data {}: text, but the tokens of {} are not bytes ({}); make token files of it "
                "with scripts/tokenize_text.py, or train on its bytes with --bytes",
@@ -79,7 +81,7 @@ Problems check_data(const TrainOptions& options) {
           error(status.code(), "{} {}", how.labels ? "--labels" : "--data", status.message()));
     }
   }
-  const bool opens = problems.empty() && known && !options.data.empty();
+  const bool opens = problems.empty() && known && !options.data.empty() && options.model.seq >= 1;
   const bool lacks = options.data.empty() && options.needs_data;
   if (opens || lacks) problems.add(open_data(options).status());
   return problems;

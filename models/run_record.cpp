@@ -18,6 +18,10 @@ constexpr const char* kProgram = "elixir-train";
 constexpr const char* kDecayAll = "all";
 constexpr size_t kMostFiles = 100;  // that are named; of others the number and the bytes are kept
 
+constexpr EnumName<RecordedData> kDataNames[] = {{"default text", RecordedData::kDefaultText},
+                                                 {"text", RecordedData::kText},
+                                                 {"tokens", RecordedData::kTokens}};
+
 int64_t file_bytes(const std::string& path) {
   struct stat about {};
   return ::stat(path.c_str(), &about) == 0 ? about.st_size : -1;
@@ -60,7 +64,10 @@ Json loss_scale_record(const Options& run) {
 }  // namespace
 
 std::string run_record(const TrainOptions& options, const std::vector<std::string>& data_files,
-                       uint32_t ranks) {
+                       bool text, uint32_t ranks) {
+  const RecordedData kind = options.data.empty() ? RecordedData::kDefaultText
+                            : text               ? RecordedData::kText
+                                                 : RecordedData::kTokens;
   const std::optional<double>& clip = options.run.clip_norm;
   const Json record = {{"program", kProgram},
                        {"model", options.config.name},
@@ -78,6 +85,7 @@ std::string run_record(const TrainOptions& options, const std::vector<std::strin
                        {"min_lr_ratio", options.min_lr_ratio},
                        {"clip_norm", clip ? Json(*clip) : Json("none")},
                        {"loss_scale", loss_scale_record(options.run)},
+                       {"data_kind", name_in(kDataNames, kind)},
                        {"data", data_record(data_files)},
                        {"labels", data_record(options.labels)}};
   return record.dump(-1, ' ', false, Json::error_handler_t::replace);
@@ -99,6 +107,14 @@ std::optional<double> recorded_lr(std::string_view program) {
 
 bool recorded_decay_all(std::string_view program) {
   return record_of(program).value("decay", Json(kDecayAll)) == kDecayAll;
+}
+
+RecordedData recorded_data(std::string_view program) {
+  const Json kind = record_of(program).value("data_kind", Json());
+  for (const auto& [name, value] : kDataNames) {
+    if (kind == name) return value;
+  }
+  return RecordedData::kNone;
 }
 
 std::vector<std::string> record_differences(std::string_view written, std::string_view now) {

@@ -282,6 +282,11 @@ Result<RunStart> find_start(const CheckpointOptions& options, double lock_wait_s
   return start;
 }
 
+Status check_resumed(const CheckpointOptions& options) {
+  if (!options.resumes() || options.resume == "latest") return {};
+  return step_of(options.resume).status();
+}
+
 Result<std::string> set_aside(const std::string& path) {
   const size_t slash = path.rfind('/') + 1;
   const std::string parent = path.substr(0, slash), name = path.substr(slash);

@@ -41,6 +41,9 @@ Result<RunStart> find_start(const CheckpointOptions& options, double lock_wait_s
                             const std::vector<DamagedCheckpoint>& damaged = {},
                             const LaunchEnvironment& environment = {});
 
+// Whether --resume, if it names a folder, names a checkpoint that a run can resume from: kBadInput.
+Status check_resumed(const CheckpointOptions& options);
+
 // Gives a damaged checkpoint another name beside, damaged-step-NNNNNNNNN, so that its step can be
 // saved again and it is no checkpoint to keep in the place of a whole one; it stays for people to
 // judge. The name.

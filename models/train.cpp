@@ -81,7 +81,7 @@ class Training {
         log_(std::move(log)),
         model_(std::move(begun.model)),
         optimizer_(std::move(begun.optimizer)),
-        checkpoints_(options_, start, data_.files(), std::move(room), optimizer_),
+        checkpoints_(options_, start, data_, std::move(room), optimizer_),
         made_(checkpoints_.first_step()) {}
 
   // Returns the exit code: 0, or 128 and the signal that stopped the run before its last step.

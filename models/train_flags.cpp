@@ -318,14 +318,13 @@ Status understand_placement(const Words& words, Options& run) {
 }
 
 // Whether the model would be another one than the person meant.
-bool model_in_doubt(const WrongWords& wrong) {
-  const auto names_it = [](const std::string& flag) {
-    for (const char* own : {"", "--model", "--config", "--layers", "--init", "--resume"}) {
-      if (flag == own) return true;
-    }
-    return false;
-  };
-  return std::any_of(wrong.flags.begin(), wrong.flags.end(), names_it);
+bool model_in_doubt(const WrongWords& wrong, const Words& words, const TrainOptions& options) {
+  const bool named = !words.model.name.empty() || !options.model.config_path.empty() ||
+                     !options.checkpoints.init.empty() || options.checkpoints.resumes();
+  for (const char* own : {"--model", "--config", "--init", "--resume"}) {
+    if (wrong.flags.contains(own)) return true;
+  }
+  return !named && wrong.flags.contains("");  // a flag like none of ours may have named it
 }
 
 // Puts what the words mean into `options`, which holds the other flags' values, and checks all of
@@ -385,7 +384,7 @@ int parse_train_options(const char* program, const char* description, int argc,
     parse_cli(again, right, known);
     note_given(again, words.model);
   }
-  if (!model_in_doubt(wrong)) understand(words, options, wrong.problems);
+  if (!model_in_doubt(wrong, words, options)) understand(words, options, wrong.problems);
   return wrong.problems.empty() ? -1 : report_failures(app, wrong.problems);
 }
 

@@ -14,6 +14,7 @@
 #include "checkpoint/stored_folder.h"
 #include "models/run_record.h"
 #include "models/run_start.h"
+#include "models/token_text.h"
 #include "planner/models/config_json.h"
 #include "planner/models/stored_type.h"
 #include "planner/plan/plan_json.h"
@@ -54,6 +55,11 @@ Status check_init_folder(const std::string& folder) {
     return errno_status(Code::kBadInput, "--init " + folder);
   }
   if (S_ISDIR(about.st_mode)) return {};
+  if (about.st_mode != 0) {
+    const std::string parent = folder_of(folder);
+    return error(Code::kBadInput, "--init {}: it is a file; give its folder: --init {}", folder,
+                 parent.empty() ? "." : parent);
+  }
   const std::string remedy = missing_folder_remedy(folder);
   return error(
       Code::kBadInput, "--init {}: there is no such folder{}", folder,
@@ -83,6 +89,20 @@ Status expand_name(std::string& name) {
     name = longer;
     return {};
   }
+  struct stat about {};
+  if (::stat(name.c_str(), &about) == 0) {
+    return error(Code::kInvalidArgument,
+                 "--model {}: it is the name of a known model, not a path; --init {} begins with "
+                 "the weights of a folder, --config {} with its sizes alone",
+                 name, name, name);
+  }
+  if (name.find('/') != name.npos) {
+    const std::string remedy = missing_folder_remedy(name);
+    return error(Code::kInvalidArgument,
+                 "--model {}: it is the name of a known model (elixir-train --help lists them); "
+                 "for another one give its folder with --init{}",
+                 name, remedy);
+  }
   const std::vector<std::string> names = planner::transformer_names();
   std::string nearest = nearest_name(longer, names);
   if (nearest.empty() || name.find('-') != name.npos) nearest = nearest_name(name, names);
@@ -111,14 +131,25 @@ void keep_sizes(TrainOptions& options) {
   if (auto sizes = planner::sizes_of_refused_config(*text)) options.config = std::move(*sizes);
 }
 
-Status find_model(const ModelWords& words, const Weights& weights, TrainOptions& options) {
+// Whether text can be trained on, and what is done without --data. Of a run that goes on its record
+// says it; a checkpoint of before says nothing.
+void choose_data(const Weights& weights, TrainOptions& options) {
+  const bool somebodys = !options.model.config_path.empty() || !options.checkpoints.init.empty();
+  const bool goes_on = !weights.folder.empty() && !weights.from_init;
+  const RecordedData so_far =
+      goes_on ? recorded_data(recorded_program(weights.folder)) : RecordedData::kNone;
+  const bool bytes = options.config.vocabulary == kBytesVocabulary;
+  options.bytes |= so_far == RecordedData::kDefaultText || so_far == RecordedData::kText;
+  options.needs_data = goes_on && so_far != RecordedData::kNone
+                           ? so_far != RecordedData::kDefaultText
+                           : somebodys && !(goes_on && bytes);
+  options.bytes_are_tokens = bytes || !(somebodys || goes_on);
+}
+
+Status find_model(const Weights& weights, TrainOptions& options) {
   planner::ModelRequest& model = options.model;
-  model.model = words.name;
   const bool named = !model.model.empty() || !model.config_path.empty();
   const bool stored = !named && !weights.config_path.empty();
-  const bool somebodys = stored || !model.config_path.empty() || !options.checkpoints.init.empty();
-  options.needs_data = somebodys && !options.checkpoints.resumes();
-  if (weights.from_init) ELIXIR_RETURN_IF_ERROR(check_init_folder(weights.folder));
   if (!named && !stored && weights.from_init) return no_config(weights.folder);
   if (stored) model.config_path = weights.config_path;
   if (!named && !stored) model.model = kDefaultModel;
@@ -149,8 +180,8 @@ void follow_plan(const ModelWords& words, const planner::Plan& plan, TrainOption
   ComputeType& type = options.model.dtype;
   if (words.gives_dtype && type != plan.type) {
     problems.add(error(Code::kInvalidArgument,
-                       "--dtype {0}: the plan {1} is for {2}; leave out --dtype, or make a plan "
-                       "with 'elixirctl plan --dtype {0}'",
+                       "--dtype {0}: the plan {1} is for {2}; leave out --dtype, or repeat its "
+                       "'elixirctl plan' with --dtype {0}",
                        compute_type_name(type), options.plan_file, compute_type_name(plan.type)));
   }
   type = plan.type;
@@ -159,8 +190,8 @@ void follow_plan(const ModelWords& words, const planner::Plan& plan, TrainOption
     const char* const flag =
         checkpointed ? "--checkpoint-activations" : "--no-checkpoint-activations";
     problems.add(error(Code::kInvalidArgument,
-                       "{0}: the plan {1} is {2} activation checkpointing; leave out {0}, or make "
-                       "a plan with 'elixirctl plan {0}'",
+                       "{0}: the plan {1} is {2} activation checkpointing; leave out {0}, or "
+                       "repeat its 'elixirctl plan' with {0}",
                        flag, options.plan_file, plan.checkpointed ? "with" : "without"));
   }
   checkpointed = plan.checkpointed;
@@ -213,8 +244,16 @@ Status choose_lr(const Weights& weights, TrainOptions& options) {
 
 void understand_model(const ModelWords& words, TrainOptions& options, Problems& problems) {
   const Weights weights = weights_of(options.checkpoints);
-  const Status found = find_model(words, weights, options);
-  problems.add(found);
+  options.model.model = words.name;
+  const bool named = !words.name.empty() || !options.model.config_path.empty();
+  const bool resumes = options.checkpoints.init.empty();  // with both flags another check speaks
+  const Status there = weights.from_init ? check_init_folder(weights.folder)
+                       : resumes         ? check_resumed(options.checkpoints)
+                                         : Status();
+  problems.add(there);
+  // Another model than the missing one is not looked at.
+  if (there.ok() || named) problems.add(find_model(weights, options));
+  choose_data(weights, options);
   const Result<std::optional<planner::Plan>> plan = read_plan(options.plan_file);
   problems.add(plan.status());
   if (plan.ok() && plan->has_value()) {
@@ -235,8 +274,9 @@ Problems check_weights(const TrainOptions& options) {
   const Weights weights = weights_of(options.checkpoints);
   Problems problems;
   if (!weights.from_init || !check_init_folder(weights.folder).ok()) return problems;
-  if (!options.model_refused && options.config.context > 0)
+  if (!options.model_refused && options.config.context > 0) {
     problems.add(check_same_model(weights.folder, options.config));
+  }
   problems.add(checkpoints::open_stored_folder(weights.folder).status());
   return problems;
 }

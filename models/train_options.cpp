@@ -17,6 +17,8 @@ Status at_least(const char* flag, int64_t least, int64_t given) {
 
 Status within(const char* flag, bool inside, const char* range, double given) {
   if (inside && std::isfinite(given)) return {};
+  if (inside)
+    return error(Code::kInvalidArgument, "{} must be finite, but {} was given", flag, given);
   return error(Code::kInvalidArgument, "{} must be {}, but {} was given", flag, range, given);
 }
 

@@ -56,8 +56,9 @@ struct TrainOptions {
   std::vector<std::string> labels;             // beside `data`; empty: its tokens are the labels
   std::optional<TokenType> tokens_dtype = {};  // of data files without a header
   bool bytes = false;                          // text is trained on as bytes, whatever the model
-  bool needs_data = false;  // the model is somebody's (--init, --config): no text is the default
-  int64_t steps = 900;      // since the run's first beginning
+  bool needs_data = false;       // the model is somebody's (--init, --config): no default text
+  bool bytes_are_tokens = true;  // of the model, or of the run so far: text is trained on
+  int64_t steps = 900;           // since the run's first beginning
   double dropout = 0;
   uint64_t seed = 1;
   int threads = 0;  // 0: the cores at hand, shared among the ranks of the node

@@ -84,7 +84,7 @@ Result<StepLog> StepLog::open(const std::string& path, bool goes_on) {
   log.path_ = path;
   log.file_.reset(std::fopen(path.c_str(), goes_on ? "ae" : "we"));
   if (log.file_ == nullptr) {
-    return error(Code::kBadInput,
+    return error(Code::kInvalidArgument,
                  "--jsonl {}: cannot be written: {}; give a file in a folder that "
                  "exists and that you may write to",
                  path, std::strerror(errno));

@@ -66,8 +66,8 @@ class LossSummary {
 // but one.
 class StepLog {
  public:
-  // kBadInput when the file cannot be written. Replaces what was there, unless the run goes on:
-  // then of two lines of a step the later one counts. "" makes a log that writes nothing.
+  // kInvalidArgument when the file cannot be written. Replaces what was there, unless the run goes
+  // on: then of two lines of a step the later one counts. "" makes a log that writes nothing.
   static Result<StepLog> open(const std::string& path, bool goes_on = false);
   Status write(const StepReport& report);
 

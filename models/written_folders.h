@@ -1,12 +1,13 @@
 #pragma once
 
-#include "base/status.h"
+#include "base/problems.h"
 #include "models/train_options.h"
 
 namespace elixir {
 
-// kInvalidArgument if --checkpoints or --export cannot be written. Over how many nodes the run goes
-// counts once options.run.environment is read.
-Status check_written(const TrainOptions& options);
+// kInvalidArgument for each file and folder that the run is to write and cannot. The number of
+// nodes counts once options.run.environment is read. Another rank may make a folder at the same
+// time.
+Problems check_written(const TrainOptions& options);
 
 }  // namespace elixir

@@ -54,28 +54,28 @@ Status check_plan_of_run(const planner::Plan& plan, const Options& options,
                          const LaunchEnvironment& environment) {
   if (plan.gpus != environment.world_size) {
     return error(Code::kInvalidArgument,
-                 "the plan is for {} GPUs and there are {} ranks: make one with 'elixirctl plan "
-                 "--gpus {}'",
+                 "the plan is for {} GPUs and there are {} ranks: repeat its 'elixirctl plan' with "
+                 "--gpus {}",
                  plan.gpus, environment.world_size, environment.world_size);
   }
   if (plan.type != options.dtype) {
     return error(Code::kInvalidArgument,
-                 "the plan is for {} and this run computes in {}: make one with 'elixirctl plan "
-                 "--dtype {}'",
+                 "the plan is for {} and this run computes in {}: repeat its 'elixirctl plan' with "
+                 "--dtype {}",
                  compute_type_name(plan.type), compute_type_name(options.dtype),
                  compute_type_name(options.dtype));
   }
   if (plan.accumulate != options.accumulate) {
     return error(Code::kInvalidArgument,
                  "the plan is for {} backward pass{} a step and this run has {}: their sums take 4 "
-                 "bytes a parameter; make one with 'elixirctl plan --accumulate {}'",
+                 "bytes a parameter; repeat its 'elixirctl plan' with --accumulate {}",
                  plan.accumulate, plan.accumulate == 1 ? "" : "es", options.accumulate,
                  options.accumulate);
   }
   if (options.update && plan.update != *options.update) {
     return error(Code::kInvalidArgument,
                  "the plan is for {} updates and this run's are {}: its prediction is not this "
-                 "run's; make one with 'elixirctl plan --update {}'",
+                 "run's; repeat its 'elixirctl plan' with --update {}",
                  name_in(kUpdateModeNames, plan.update), name_in(kUpdateModeNames, *options.update),
                  name_in(kUpdateModeNames, *options.update));
   }

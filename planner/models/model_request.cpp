@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "checkpoint/hub_cache.h"
 #include "planner/models/config_json.h"
 
 namespace elixir::planner {
@@ -13,7 +14,10 @@ Result<TransformerConfig> named_config(const ModelRequest& request) {
   }
   if (!request.model.empty()) return transformer_config(request.model);
   const Result<std::string> text = read_config_file(request.config_path);
-  if (!text.ok()) return error(text.status().code(), "--config {}", text.status().message());
+  if (!text.ok()) {
+    return checkpoints::with_download(
+        error(text.status().code(), "--config {}", text.status().message()), request.config_path);
+  }
   Result<TransformerConfig> config = transformer_from_config_json(*text);
   if (config.ok()) return config;
   return error(config.status().code(), "--config {}: {}", request.config_path,

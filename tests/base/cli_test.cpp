@@ -92,7 +92,7 @@ TEST(CliTest, AllThatIsWrongIsToldAtOnce) {
   std::string all;
   for (const Status& problem : wrong.problems.all()) all += problem.message() + "\n";
   EXPECT_EQ(wrong.problems.all().size(), 4u) << all;
-  for (const char* said : {"--steps: Value many", "--steps-ahead = x",
+  for (const char* said : {"--steps: Value many", "--steps-ahead: 'x' is not a number",
                            "'--sqe'; did you mean '--seq'?", "'--help-me'"}) {
     EXPECT_THAT(all, HasSubstr(said));
   }
@@ -101,6 +101,65 @@ TEST(CliTest, AllThatIsWrongIsToldAtOnce) {
   EXPECT_THAT(data, ElementsAre("a", "b", "stray"));
   EXPECT_THAT(words,
               ElementsAre("--sqe", "3", "--seq", "-4", "--data", "a", "b", "stray", "--help-me=1"));
+}
+
+struct Words {
+  std::vector<std::string> words;
+  const char* says;
+};
+
+TEST(CliTest, AFlagWithoutItsValueDoesNotTakeTheNextFlag) {
+  for (const Words& given : {Words{{"--init", "--data", "a"},
+                                   "--init: its value is missing before the next flag, --data"},
+                             Words{{"--data", "a", "--init"}, "before the end of the line"},
+                             Words{{"--init", "--data=a"}, "the next flag, --data"}}) {
+    CLI::App app("Trains.", "trainer");
+    init_cli(app);
+    std::string init, data;
+    app.add_option("--init", init, "");
+    app.add_option("--data", data, "");
+    std::vector<std::string> words = given.words;
+    WrongWords wrong;
+    EXPECT_EQ(parse_cli(app, words, wrong), -1);
+    ASSERT_EQ(wrong.problems.all().size(), 1u);
+    EXPECT_THAT(wrong.problems.all().front().message(), HasSubstr(given.says));
+    EXPECT_THAT(wrong.flags, ElementsAre("--init"));
+    EXPECT_EQ(data, "a");
+  }
+}
+
+TEST(CliTest, NamesOfOtherTrainersAreTranslated) {
+  for (const auto& [flag, says] : {std::pair{"--learning_rate", "'; here it is --lr ("},
+                                   {"--bf16", "'; here it is --dtype bf16 ("},
+                                   {"--per_device_train_batch_size", "'; here it is --batch ("},
+                                   {"--num_train_epochs", "'--num_train_epochs' ("},
+                                   {"--ba", "'--ba' ("},
+                                   {"--batsh", "did you mean '--batch'?"}}) {
+    CLI::App app("Trains.", "trainer");
+    init_cli(app);
+    std::string lr, batch, dtype;
+    app.add_option("--lr", lr, "");
+    app.add_option("--batch", batch, "");
+    app.add_option("--dtype", dtype, "");
+    EXPECT_THAT(explain_unknown(app, flag), HasSubstr(says));
+  }
+}
+
+TEST(CliTest, ABareNumberOfMemoryNeedsAUnit) {
+  for (const auto& [given, fits] : {std::pair{"24", false},
+                                    {"24GiB", true},
+                                    {"0.5MiB", true},
+                                    {"1000000", false},
+                                    {"2000000", true}}) {
+    CLI::App app("Trains.", "trainer");
+    init_cli(app);
+    std::optional<uint64_t> bytes;
+    add_bytes(app, "--memory", bytes, "");
+    std::vector<std::string> words = {"--memory", given};
+    WrongWords wrong;
+    parse_cli(app, words, wrong);
+    EXPECT_EQ(wrong.problems.empty(), fits) << given;
+  }
 }
 
 TEST(CliTest, AFailureIsOneLineAndItsExitCode) {

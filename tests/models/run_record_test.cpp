@@ -12,15 +12,15 @@ TEST(RunRecord, TellsWhatDiffersAndNothingElse) {
                     longer = folder.write("c.txt", "other text");
   TrainOptions options;
   options.config.name = "gpt2-nano";
-  const std::string before = run_record(options, {a}, 1);
-  EXPECT_THAT(record_differences(before, run_record(options, {a}, 1)), IsEmpty());
-  EXPECT_THAT(record_differences(before, run_record(options, {b}, 1)), IsEmpty())
+  const std::string before = run_record(options, {a}, true, 1);
+  EXPECT_THAT(record_differences(before, run_record(options, {a}, true, 1)), IsEmpty());
+  EXPECT_THAT(record_differences(before, run_record(options, {b}, true, 1)), IsEmpty())
       << "the same text elsewhere";
   options.seed = 2;
   options.steps = 30;
   options.model.batch = 3;
   options.dropout = 0.5;
-  EXPECT_THAT(record_differences(before, run_record(options, {a}, 2)),
+  EXPECT_THAT(record_differences(before, run_record(options, {a}, true, 2)),
               ElementsAre("seed was 1 and is 2", "steps was 900 and is 30", "batch was 8 and is 3",
                           "ranks was 1 and is 2", "dropout was 0.0 and is 0.5"));
   options = {};
@@ -32,32 +32,32 @@ TEST(RunRecord, TellsWhatDiffersAndNothingElse) {
   options.lr_schedule = LrSchedule::kConstant;
   options.warmup_steps = 7;
   options.min_lr_ratio = 0.5;
-  EXPECT_THAT(record_differences(before, run_record(options, {a}, 1)),
+  EXPECT_THAT(record_differences(before, run_record(options, {a}, true, 1)),
               ElementsAre("accumulate was 1 and is 4", "lr_schedule was cosine and is constant",
                           "warmup_steps was 50 and is 7", "min_lr_ratio was 0.1 and is 0.5",
                           "clip_norm was none and is 0.5", "loss_scale was none and is 8.0"));
-  const std::string scaled = run_record(options, {a}, 1);
+  const std::string scaled = run_record(options, {a}, true, 1);
   options.run.dynamic_loss_scale = DynamicLossScale{};
-  EXPECT_THAT(record_differences(scaled, run_record(options, {a}, 1)),
+  EXPECT_THAT(record_differences(scaled, run_record(options, {a}, true, 1)),
               ElementsAre("loss_scale was 8.0 and is dynamic"));
   options = {};
   options.config.name = "gpt2-nano";
-  EXPECT_THAT(record_differences(before, run_record(options, {longer}, 1)),
+  EXPECT_THAT(record_differences(before, run_record(options, {longer}, true, 1)),
               ElementsAre("data was 1 files of 4 bytes and is 1 files of 10 bytes"));
   folder.write("d.txt", "text");
-  EXPECT_THAT(record_differences(before, run_record(options, {folder.path("d.txt")}, 1)),
+  EXPECT_THAT(record_differences(before, run_record(options, {folder.path("d.txt")}, true, 1)),
               ElementsAre("data differs in the names or sizes of its files"));
 }
 
 TEST(RunRecord, SaysTheRateAndWhatDecays) {
   TrainOptions options;
   options.adamw.lr = 3e-4;
-  const std::string record = run_record(options, {}, 1);
+  const std::string record = run_record(options, {}, true, 1);
   EXPECT_EQ(recorded_lr(record), 3e-4);
   EXPECT_FALSE(recorded_decay_all(record));
   options.decay_all = true;
-  EXPECT_TRUE(recorded_decay_all(run_record(options, {}, 1)));
-  EXPECT_THAT(record_differences(record, run_record(options, {}, 1)),
+  EXPECT_TRUE(recorded_decay_all(run_record(options, {}, true, 1)));
+  EXPECT_THAT(record_differences(record, run_record(options, {}, true, 1)),
               ElementsAre("decay was matrices and is all"));
 }
 
@@ -75,17 +75,17 @@ TEST(RunRecord, WithoutASayAllDecaysAndNoRateIsKnown) {
 
 TEST(RunRecord, OfManyFilesStaysShort) {
   const std::vector<std::string> files(100'000, "/a/name/of/some/length.txt");
-  EXPECT_LT(run_record({}, files, 1).size(), 60u << 10);  // a manifest takes 64 KiB
+  EXPECT_LT(run_record({}, files, true, 1).size(), 60u << 10);  // a manifest takes 64 KiB
 }
 
 TEST(RunRecord, AnOlderReleasesIsReadWithoutWhatItLacks) {
   EXPECT_THAT(record_differences(R"({"program": "elixir-train", "seed": 7, "dropout": 0.0})",
-                                 run_record({}, {}, 1)),
+                                 run_record({}, {}, true, 1)),
               ElementsAre("seed was 7 and is 1"));
 }
 
 TEST(RunRecord, AnythingMayStandThere) {
-  const std::string now = run_record({}, {}, 1);
+  const std::string now = run_record({}, {}, true, 1);
   for (const char* text : {"", "{", "[]", "7", "{}", R"({"program": "mine", "seed": 9})", "\xff",
                            R"({"program": ["elixir-train"]})"}) {
     EXPECT_THAT(record_differences(text, now), IsEmpty()) << text;

@@ -18,7 +18,8 @@ namespace elixir {
 // `parent`/step-NNNNNNNNN; its path.
 inline std::string save_step(const std::string& parent, uint64_t step, const std::string& config,
                              bool optimizer_states = true,
-                             std::optional<checkpoints::Health> health = {}) {
+                             std::optional<checkpoints::Health> health = {},
+                             const std::string& program = "") {
   const UniqueFd fd(::open(parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   Result<checkpoints::NewFolder> folder =
       checkpoints::NewFolder::create(fd.get(), checkpoints::step_name(step), step, "test");
@@ -36,6 +37,7 @@ inline std::string save_step(const std::string& parent, uint64_t step, const std
   manifest.step = step;
   manifest.optimizer_states = optimizer_states;
   manifest.health = health;
+  manifest.program = program;
   must(folder->publish(std::move(manifest)));
   return parent + "/" + checkpoints::step_name(step);
 }

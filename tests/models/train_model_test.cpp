@@ -6,6 +6,8 @@
 
 #include "checkpoint/safetensors.h"
 #include "models/open_data.h"
+#include "models/run_record.h"
+#include "models/written_folders.h"
 #include "planner/models/config_json.h"
 #include "planner/plan/plan_json.h"
 #include "planner/search/make_plan.h"
@@ -112,6 +114,62 @@ TEST_F(TrainModel, SequencesAreAsThePlannersUnlessTold) {
   EXPECT_EQ(parse("--model llama-7b").options.model.seq, 1024);
 }
 
+// ---- data of a run that is resumed ----
+
+class ResumedData : public TrainModel {
+ protected:
+  // A checkpoint of a model of so many tokens, whose run was trained on `data`; "": the default.
+  std::string checkpoint_of(int64_t vocabulary, const std::string& data, bool text) {
+    planner::TransformerConfig config = tiny_gpt2_config();
+    config.vocabulary = vocabulary;
+    TrainOptions options;
+    options.config = config;
+    if (!data.empty()) options.data = {data};
+    return save_step(folder_.path(), ++step_, planner::config_json(config, ComputeType::kFp32),
+                     /*optimizer_states=*/true, {}, run_record(options, options.data, text, 1));
+  }
+  static Parsed resume(const std::string& checkpoint, const std::string& more) {
+    return parse("--lr 1 --seq 8 --resume " + checkpoint + more);
+  }
+
+  uint64_t step_ = 0;
+};
+
+TEST_F(ResumedData, IsOfTheKindThatTheRunHadSoFar) {
+  const std::string text = folder_.write("text.txt", std::string(200, 't'));
+  const std::string tokens = folder_.write("tokens.bin", std::string(400, '\0'));
+  const std::string bare = " --tokens-dtype uint16 --data " + tokens;
+  struct Case {
+    int64_t vocabulary;
+    std::string data;
+    bool text;
+    bool needs_none, takes_text;
+  };
+  for (const Case& one : {Case{300, tokens, false, false, false},
+                          {300, text, true, false, true},
+                          {300, "", true, true, true},
+                          {256, tokens, false, false, true},
+                          {256, text, true, false, true},
+                          {256, "", true, true, true}}) {
+    SCOPED_TRACE(fmt::format("{} '{}'", one.vocabulary, one.data));
+    const std::string checkpoint = checkpoint_of(one.vocabulary, one.data, one.text);
+    EXPECT_EQ(check_data(resume(checkpoint, "").options).empty(), one.needs_none);
+    EXPECT_EQ(check_data(resume(checkpoint, " --data " + text).options).empty(), one.takes_text);
+    EXPECT_THAT(check_data(resume(checkpoint, " --bytes --data " + text).options).all(), IsEmpty());
+    EXPECT_THAT(check_data(resume(checkpoint, bare).options).all(), IsEmpty());
+  }
+}
+
+TEST_F(ResumedData, AFolderThatIsNoCheckpointHasNoModel) {
+  const std::string tokens = folder_.write("tokens.bin", std::string(400, '\0'));
+  const std::string model = model_folder_in(folder_, "m", "");
+  for (const std::string& named : {folder_.path("gone"), std::string("true"), model}) {
+    const Parsed parsed = parse("--tokens-dtype uint16 --data " + tokens + " --resume " + named);
+    EXPECT_EQ(parsed.exit_code, 4);
+    EXPECT_THAT(parsed.lines(), ElementsAre(HasSubstr("--resume " + named))) << parsed.errors;
+  }
+}
+
 // ---- a plan ----
 
 TEST_F(TrainModel, WithoutFlagsTheRunIsAsThePlanSays) {
@@ -156,7 +214,7 @@ TEST_F(TrainModel, AMissingFolderIsDownloadedOrInTheCache) {
   EXPECT_THAT(parse("--init ./gone").errors,
               HasSubstr("no such folder; give the folder of a Hugging Face model"));
   const std::string file = folder_.write("file", "x");
-  EXPECT_THAT(parse("--init " + file).errors, HasSubstr("no such folder"));
+  EXPECT_THAT(parse("--init " + file).errors, HasSubstr("it is a file; give its folder"));
 }
 
 TEST_F(TrainModel, AnUnknownNameIsReportedAsItWasTyped) {
@@ -199,7 +257,13 @@ class Mistakes : public TrainModel {
             {"--attention fast", "--attention"},
             {"--strategy zero4", "--strategy"},
             {"--link-gb-s 4", "--link-gb-s must be"},
-            {"--inject-overflow 0", "--inject-overflow must be"}};
+            {"--inject-overflow 0", "--inject-overflow must be"},
+            {"--bf16", "here it is --dtype bf16"},
+            {"--layers -1", "--layers"},
+            {"--jsonl " + folder_.path("gone/a"), "--jsonl " + folder_.path("gone/a")},
+            {"--trace " + folder_.path(), "--trace " + folder_.path() + ": it is a folder"},
+            {"--memory-picture " + folder_.path("gone/b"), "--memory-picture"},
+            {"--export " + folder_.path("gone/c"), "--export: cannot save into"}};
   }
 
   // What the command line says, or what the run would, before it starts.
@@ -207,6 +271,7 @@ class Mistakes : public TrainModel {
     if (parsed.exit_code >= 0) return parsed.lines();
     Problems problems = check_data(parsed.options);
     problems.add(check_weights(parsed.options));
+    problems.add(check_written(parsed.options));
     std::vector<std::string> lines;
     for (const Status& problem : problems.all()) lines.push_back(problem.message());
     return lines;
@@ -258,6 +323,17 @@ TEST_F(Mistakes, EachIsOneLine) {
 TEST_F(Mistakes, TheExitCodeIsOfTheFirst) {
   EXPECT_EQ(parse("--init " + folder_.path("gone") + " --dropout 2").exit_code, 4);
   EXPECT_EQ(parse("--dropout 2 --data " + folder_.path("gone.txt")).exit_code, 2);
+}
+
+TEST_F(Mistakes, OneThatChangesWhatAnotherMeansIsToldToo) {
+  const std::string given = "--init " + good_ + " --bytes --data " + text_;
+  EXPECT_THAT(parse(given + " --seq 0 --batch -1").lines(),
+              ElementsAre(HasSubstr("--batch must be"), HasSubstr("--seq must be at least 1")));
+  EXPECT_THAT(parse(given + " --steps 0 --checkpoints " + text_).lines(),
+              ElementsAre(HasSubstr("--steps must be"), HasSubstr("it is a file; give a folder")));
+  EXPECT_THAT(parse(given + " --model gpt9 --lr -1").lines(), SizeIs(2));
+  EXPECT_THAT(parse("--init gone --model gpt9 --bytes --data " + text_).lines(),
+              ElementsAre(HasSubstr("there is no such folder"), HasSubstr("'gpt9'")));
 }
 
 // Whose model is not the one that is meant is not held against it.

@@ -15,7 +15,7 @@ check "--dry-run ends well" test $? -eq 0
 for file in bin/train_gpt2 bin/elixird lib/libelixir_cuda.so tests/kernels_gpu_test bench/link; do
   check "it names $file" matches "$output" "^  $file$"
 done
-for call in 1 2 3 4; do
+for call in 1 2 3 4 5; do
   seconds=$(sed -n "s/^call $call: [0-9]* stages, \([0-9]*\) s of at most 540$/\1/p" <<<"$output")
   check "call $call takes less than nine minutes: ${seconds:-no time}" test "${seconds:-999}" -lt 540
   listed=$("$check_gpu" --dry-run "$call")
@@ -169,7 +169,7 @@ refused() { "$check_gpu" "$@" >/dev/null 2>&1; test $? -eq 2; }
 check "an unknown option is refused" refused --nonsense
 check "an unknown word is refused" refused nonsense
 check "nothing at all is refused" refused
-check "a call that is none is refused" refused run 5
+check "a call that is none is refused" refused run 6
 check "an option without its value is refused" refused run 1 --only
 
 exit $((failures > 0))
