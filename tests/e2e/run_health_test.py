@@ -31,7 +31,8 @@ def with_value(folder, tensor, value, last=False):
 
 class Diverging(Checkpoint):
     def run_until(self, steps, *flags, ranks=1):
-        command = self.launch(ranks, TRAIN) if ranks > 1 else [TRAIN]
+        # Which is no reason to start it again.
+        command = self.launch(ranks, TRAIN, flags=['--max-restarts', '2']) if ranks > 1 else [TRAIN]
         return self.run_program(command, TINY, SEVENTH, '--steps', str(steps), flags, limit_s=120)
 
     def into(self, name='checkpoints'):
