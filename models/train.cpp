@@ -109,7 +109,8 @@ class Training {
     report_pending();
     const double seconds = seconds_since(start_ns);
     const Status saved = checkpoints_.finish(made_);
-    if (checkpoints_.diverged(made_)) throw Error(diverged());
+    end_if_diverged();
+    if (finished()) checkpoints_.export_model();
     const bool failed = !saved.ok() && (finished() || !checkpoints_.by_signal());
     if (reports() && !failed) say_end(seconds);
     if (options_.checksum) show_checksum();
@@ -133,19 +134,14 @@ class Training {
                     options_.steps));
   }
 
-  // Ranks may have to gather chunks together for it.
-  Status diverged() {
-    std::string text = "diverged: " + checkpoints_.diverged_text();
-    const std::string parameter = first_not_finite(*model_);
-    text += parameter.empty()
-                ? "; all parameters are finite: look at the data and at what the loss divides by"
-                : "; the first parameter that is not finite is " + parameter;
-    const std::string good = checkpoints_.good_checkpoint();
-    text += good.empty()
-                ? "; begin again"
-                : fmt::format("; continue from {}: --resume {}, with another --checkpoints", good,
-                              good);
-    return Status(Code::kDiverged, text + ", a lower --lr or --clip-norm 1");
+  // A run does not end well with weights that are not finite. The last checkpoint has counted them;
+  // without one the weights are read once.
+  void end_if_diverged() {
+    if (!checkpoints_.diverged(made_) && !checkpoints_.unseen(made_)) return;
+    const WeightsLook weights = look_at_weights(*model_);  // of all ranks
+    if (!checkpoints_.diverged(made_) && weights.first_not_finite.empty()) return;
+    throw Error(diverged_error(checkpoints_.diverged_text(), weights,
+                               checkpoints_.good_checkpoint(), options_));
   }
 
   void show_checksum() {
