@@ -97,6 +97,7 @@ class Diverging(Checkpoint):
         run = self.run_until(9, '--diverged-after', '0')
         self.assertEqual(run.exit_code, 0, str(run))
         self.assertIn('last_loss nan', run.output)
+        self.assertNotIn('-nan', run.output)
 
 
 class Weights(Checkpoint):
