@@ -83,6 +83,8 @@ class Diverging(Checkpoint):
                 run = self.run_until(steps, into, '--export', exported, '--checksum', ranks=ranks)
                 self.assertEqual(run.exit_code, DIVERGED, str(run))
                 self.assertIn(text, run.errors)
+                self.assertIn("parameter that is not finite is 'transformer.wte.weight', ", run.errors)
+                self.assertRegex(run.lines[-1], rf'^(\[rank 0\] )?failed: step {steps} of {steps}: diverged: ')
                 self.assertFalse(os.path.exists(exported))
                 if saves:
                     self.assertEqual(step_names(into[1]), [name_of(steps)])
