@@ -279,7 +279,7 @@ void ProcessGroup::handle_signal(int signal) {
   } else if (stopped_by_rank_) {
     stopped_by_rank_ = false;  // the ranks have been told
   } else if (outcome_.stop_signal != 0) {
-    kill_after(0);  // asked twice
+    if (signal != SIGHUP) kill_after(0);  // asked twice; a terminal that ends may send several
   } else {
     stop_all(signal);
   }

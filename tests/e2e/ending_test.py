@@ -60,8 +60,8 @@ class Ending(Checkpoint):
         ranks = [self.start(TRAIN, FLAGS, '--steps', '100000', '--checkpoints', self.checkpoints,
                             environment=self.rank_environment(rank, 2)) for rank in range(2)]
         ranks[0].wait_for_text('step 3/')
-        ranks[1].signal(signal.SIGINT)
-        self.assertEqual(ranks[1].wait().exit_code, 130)
+        ranks[1].signal(signal.SIGHUP)
+        self.assertEqual(ranks[1].wait().exit_code, 129)
         self.expect_stopped(ranks[0].wait(), signal.SIGTERM)
 
     def test_what_a_signal_to_a_group_sends_twice_is_one_signal(self):
