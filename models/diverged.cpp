@@ -20,20 +20,21 @@ std::string count_not_finite(const at::Tensor& parameter) try {
   return fmt::format("some of {} values", parameter.numel());
 }
 
-// What to change, for this run: "a lower --lr or --clip-norm 1".
+// What to change, for this run, the likeliest first: "a lower --lr or --clip-norm 1".
 std::string remedies(const TrainOptions& options) {
   const Options& run = options.run;
   // An immediate update cannot clip, and has no dynamic scale.
   const bool immediate = run.update == UpdateMode::kImmediate;
-  std::vector<std::string> all = {"a lower --lr"};
+  std::vector<std::string> all;
+  if (!run.dynamic_loss_scale && run.loss_scale > 1) {
+    all.push_back(immediate ? fmt::format("a --loss-scale below {}", run.loss_scale)
+                            : "--loss-scale dynamic");
+  }
+  all.emplace_back("a lower --lr");
   if (run.clip_norm) {
     all.push_back(fmt::format("a --clip-norm below {}", *run.clip_norm));
   } else if (!immediate) {
     all.push_back("--clip-norm 1");
-  }
-  if (!run.dynamic_loss_scale && run.loss_scale > 1) {
-    all.push_back(immediate ? fmt::format("a --loss-scale below {}", run.loss_scale)
-                            : "--loss-scale dynamic");
   }
   if (run.dtype == ComputeType::kFp16) all.push_back("--dtype bf16");
   const std::string last = all.back();

@@ -59,9 +59,9 @@ TEST(DivergedError, ItsRemediesFitTheRun) {
   const std::pair<const TrainOptions&, std::string> cases[] = {
       {plain, "a lower --lr or --clip-norm 1"},
       {clipped, "a lower --lr or a --clip-norm below 0.5"},
-      {constant, "a lower --lr, --clip-norm 1, --loss-scale dynamic or --dtype bf16"},
+      {constant, "--loss-scale dynamic, a lower --lr, --clip-norm 1 or --dtype bf16"},
       {dynamic, "a lower --lr, --clip-norm 1 or --dtype bf16"},
-      {immediate, "a lower --lr, a --loss-scale below 100000000 or --dtype bf16"}};
+      {immediate, "a --loss-scale below 100000000, a lower --lr or --dtype bf16"}};
   for (const auto& [options, remedies] : cases) {
     EXPECT_THAT(diverged_error("why", {}, "", options).message(),
                 EndsWith("begin again with " + remedies));
