@@ -107,7 +107,9 @@ class Ending(Checkpoint):
                 self.daemon.signal(signal.SIGKILL)
                 self.daemon.wait()
                 running.wait()
-                self.assertEqual(step_names(self.checkpoints), [name_of(6)])
+                # The kill may leave a folder of the save that was under way; the next one removes it.
+                whole = [name for name in step_names(self.checkpoints) if '.tmp-' not in name]
+                self.assertEqual(whole, [name_of(6)])
                 self.daemon = self.start_elixird()
                 on = self.succeed(TRAIN, FLAGS, '--steps', '12', '--checkpoints', self.checkpoints, '--resume',
                                   'latest')
