@@ -48,7 +48,8 @@ void add_options(CLI::App& app, Arguments& arguments) {
   app.add_option("-n,--ranks,--nproc-per-node", arguments.ranks, "Processes to start")
       ->check(CLI::Range(1u, shm::kMaxLocalRanks));
   app.add_option("--max-restarts", arguments.max_restarts,
-                 "How often to start all ranks again after one has failed");
+                 "How often to start all ranks again after one has failed (not after exit codes "
+                 "2, 4, 7 and 11, which would come again)");
   app.add_option("--nnodes", arguments.nodes.nodes,
                  "Nodes of the job: run elixir-run once on each, with the same -n and command")
       ->check(CLI::Range(1u, shm::kMaxRanks));
@@ -185,6 +186,12 @@ Result<int> run_attempts(const Arguments& arguments, const SignalWatch& signals,
     const GroupOutcome outcome = group.wait(signals);
     if (outcome.failed_rank < 0 || outcome.stop_signal != 0 ||
         launch.attempt == arguments.max_restarts) {
+      return outcome.exit_code;
+    }
+    if (would_fail_again(outcome.exit_code)) {
+      std::cerr << fmt::format(
+          "elixir-run: no restart, because it would end with exit code {} too\n",
+          outcome.exit_code);
       return outcome.exit_code;
     }
     std::cerr << fmt::format("elixir-run: starting all {} ranks again (restart {} of {})\n",

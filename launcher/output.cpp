@@ -64,7 +64,8 @@ void OutputStream::flush_all(int timeout_ms) {
     } else if (wrote < 0 && errno == EAGAIN) {
       break;
     } else if (wrote < 0 && errno != EINTR) {
-      broken_ = true;
+      broken_ = errno == EPIPE;
+      done = waiting_.size();
     }
   }
   waiting_.erase(0, broken_ ? std::string::npos : done);

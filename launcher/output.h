@@ -43,7 +43,8 @@ class OutputStream {
   std::string* buffer() { return &waiting_; }
   bool empty() const { return waiting_.empty(); }
   bool full() const { return waiting_.size() >= kFullBytes; }
-  // Nobody reads any more: what is waiting was dropped.
+  // Nobody reads the pipe any more. (What a full disk or a terminal that has ended does not take is
+  // dropped, and the ranks go on.)
   bool broken() const { return broken_; }
 
   // Writes what fits now.

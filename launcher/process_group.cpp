@@ -30,12 +30,12 @@ constexpr int kLastFlushMs = 1000;
 
 sigset_t watched_signals() { return not_ignored({SIGINT, SIGTERM, SIGHUP, SIGCHLD, kSaveSignal}); }
 
-std::string describe(int exit_code) {
-  if (exit_code <= kSignalExit) return fmt::format("ended with exit code {}", exit_code);
-  const char* name = ::sigabbrev_np(exit_code - kSignalExit);
-  return name == nullptr ? fmt::format("was killed by signal {}", exit_code - kSignalExit)
-                         : fmt::format("was killed by SIG{}", name);
+std::string signal_name(int signal) {
+  const char* name = ::sigabbrev_np(signal);
+  return name == nullptr ? fmt::format("signal {}", signal) : fmt::format("SIG{}", name);
 }
+
+bool is_stop(int signal) { return signal == SIGINT || signal == SIGTERM || signal == SIGHUP; }
 
 int exit_code_of(const siginfo_t& info) {
   return info.si_code == CLD_EXITED ? info.si_status : kSignalExit + info.si_status;
@@ -51,6 +51,18 @@ void end_session(pid_t leader) {
 }
 
 }  // namespace
+
+bool would_fail_again(int exit_code) {
+  switch (static_cast<Code>(exit_code)) {
+    case Code::kInvalidArgument:
+    case Code::kBadInput:
+    case Code::kVersionMismatch:
+    case Code::kDiverged:
+      return true;
+    default:
+      return false;
+  }
+}
 
 SignalWatch::SignalWatch() {
   const sigset_t set = watched_signals();
@@ -208,7 +220,9 @@ void ProcessGroup::collect_ended() {
       continue;
     }
     end_session(rank.pid);
-    if (exit_code_of(info) != 0) failed.push_back({i, rank.pid, exit_code_of(info)});
+    if (exit_code_of(info) != 0) {
+      failed.push_back({i, rank.pid, exit_code_of(info), info.si_code != CLD_EXITED});
+    }
     rank.pid = -1;
   }
   // Seen at the same instant, a rank that only says it lost a peer was not the first to fail.
@@ -230,8 +244,15 @@ void ProcessGroup::collect_ended() {
   if (lost_its_peer_ && !any_running()) note_failure(*lost_its_peer_);
 }
 
+std::string ProcessGroup::describe(const Ended& ended) {
+  const int signal = ended.exit_code - kSignalExit;
+  if (ended.killed) return "was killed by " + signal_name(signal);
+  if (is_stop(signal)) return fmt::format("was told to stop by {}, and has", signal_name(signal));
+  return fmt::format("ended with exit code {}", ended.exit_code);
+}
+
 void ProcessGroup::note_failure(const Ended& ended) {
-  const auto& [rank, pid, exit_code] = ended;
+  const auto& [rank, pid, exit_code, killed] = ended;
   ELIXIR_CHECK(rank < ranks_.size() && exit_code != 0, "rank {} of {} failed with exit code {}",
                rank, ranks_.size(), exit_code);
   if (outcome_.failed_rank >= 0) return;
@@ -240,8 +261,12 @@ void ProcessGroup::note_failure(const Ended& ended) {
   if (outcome_.stop_signal != 0) return;  // told to stop: the others keep their time
   for (Stream& stream : ranks_[rank].streams) read_stream(stream, /*ended=*/true);
   const std::string oom = exit_code == kSignalExit + SIGKILL ? oom_watch_.verdict() : "";
-  say(fmt::format("rank {} (pid {}) {}{}{}", options_.first_rank + rank, pid, describe(exit_code),
+  say(fmt::format("rank {} (pid {}) {}{}{}", options_.first_rank + rank, pid, describe(ended),
                   oom.empty() ? "" : ": " + oom, any_running() ? "; stopping the others" : ""));
+  if (!killed && is_stop(exit_code - kSignalExit)) {
+    stopped_by_rank_ = true;
+    return stop_all(exit_code - kSignalExit);
+  }
   signal_all(SIGTERM);
   kill_after(options_.failure_grace_ms);
 }
@@ -251,13 +276,20 @@ void ProcessGroup::handle_signal(int signal) {
     collect_ended();
   } else if (signal == kSaveSignal) {
     ask_to_save();
+  } else if (stopped_by_rank_) {
+    stopped_by_rank_ = false;  // the ranks have been told
   } else if (outcome_.stop_signal != 0) {
-    kill_after(0);  // asked twice
+    if (signal != SIGHUP) kill_after(0);  // asked twice; a terminal that ends may send several
   } else {
-    outcome_.stop_signal = signal;
-    signal_all(signal);
-    if (kill_at_ns_ == 0) kill_after(saves_ ? options_.save_grace_ms : options_.stop_grace_ms);
+    stop_all(signal);
   }
+}
+
+void ProcessGroup::stop_all(int signal) {
+  ELIXIR_CHECK(is_stop(signal), "signal {} stops nobody", signal);
+  outcome_.stop_signal = signal;
+  signal_all(signal);
+  if (kill_at_ns_ == 0) kill_after(saves_ ? options_.save_grace_ms : options_.stop_grace_ms);
 }
 
 // Ranks write there when a signal has come. What they write is not looked at: a rank can get no

@@ -21,6 +21,10 @@ inline constexpr int kSaveSignal = SIGUSR1;
 
 inline constexpr int kSignalExit = 128;  // plus the signal, as shells say it
 
+// Whether a rank that ended with this code would end with it again, since the cause is a command
+// line, a file, an installation, or numbers that every start computes alike.
+bool would_fail_again(int exit_code);
+
 // While it lives, SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGCHLD are read from fd() instead of being
 // delivered, and a write to nobody is an error instead of SIGPIPE. A signal that was ignored before
 // stays ignored, here and in the ranks. Only one at a time; make it before the process has threads.
@@ -56,15 +60,16 @@ struct GroupOutcome {
   int exit_code = 0;     // of the first rank that failed, but for ranks that lost that one as their
                          // peer; 128 + signal if one killed it
   int failed_rank = -1;  // counted from first_rank on; -1: none failed
-  int stop_signal = 0;   // the signal that told this process to stop; 0: none
+  int stop_signal = 0;   // the signal that told this process, or one of the ranks, to stop; 0: none
 };
 
 // The processes of one attempt: one per rank, each in its own session, each killed if this process
 // dies. A rank is running or has ended. Once one has ended badly, or a signal to stop has come, the
 // others have a deadline after which they are killed; it is later if a rank has told that it saves
-// first (client/ranks/launcher_note.h). When wait() returns, and when the object is
-// gone, no process of any rank's process group is left, children of ranks included. (This process
-// becomes the subreaper, so that it can reap them.)
+// first (client/ranks/launcher_note.h). A rank that exits with 128 + SIGINT, SIGTERM or SIGHUP has
+// not failed: somebody has told it to stop, and so the others are told. When wait() returns, and
+// when the object is gone, no process of any rank's process group is left, children of ranks
+// included. (This process becomes the subreaper, so that it can reap them.)
 //
 // Not thread-safe. Call start(), then wait(), each once, while a SignalWatch lives.
 class ProcessGroup {
@@ -99,6 +104,7 @@ class ProcessGroup {
     size_t rank;
     pid_t pid;
     int exit_code;
+    bool killed;  // by a signal; else it has exited
   };
 
   Status start_rank(uint32_t rank);
@@ -108,6 +114,8 @@ class ProcessGroup {
   void collect_ended();
   void note_failure(const Ended& ended);
   void handle_signal(int signal);
+  void stop_all(int signal);
+  static std::string describe(const Ended& ended);
   void signal_all(int signal);
   void ask_to_save();
   void pass_on_ask();
@@ -121,7 +129,8 @@ class ProcessGroup {
   OutputStream out_, err_;
   std::vector<Rank> ranks_;
   NotePipe notes_;
-  bool saves_ = false;  // a rank has told so
+  bool saves_ = false;            // a rank has told so
+  bool stopped_by_rank_ = false;  // a rank that was told to stop, and no signal to this process yet
   GroupOutcome outcome_;
   int64_t kill_at_ns_ = 0;              // 0: no deadline
   std::optional<Ended> lost_its_peer_;  // the first rank that did; note_failure() at cause_by_ns_

@@ -232,7 +232,6 @@ Status Checkpoints::finish(int64_t steps) {
   const bool has_new = steps > first_step_ || begins_elsewhere_;
   if (finished && writes() && has_new && begun_step_ != steps) save(steps);
   await_saving();
-  if (finished && !diverged(steps)) export_model();
   return failure_;
 }
 
@@ -243,9 +242,13 @@ bool Checkpoints::diverged(int64_t steps) const {
 }
 
 std::string Checkpoints::diverged_text() const {
-  return health_.last_good()
-             ? fmt::format("{} values are not finite after the last step", not_finite_)
-             : health_.text();
+  return health_.last_good() ? "weights or their states are not finite after the last step"
+                             : health_.text();
+}
+
+bool Checkpoints::unseen(int64_t steps) const {
+  const bool counted = saved_ && static_cast<int64_t>(saved_->step) == steps;
+  return steps == options_.steps && options_.checkpoints.diverged_after > 0 && !counted;
 }
 
 std::string Checkpoints::stopped_text() const {
@@ -282,7 +285,7 @@ void Checkpoints::export_model() {
   SaveOptions how;
   how.optimizer_states = false;
   how.files = files_;
-  not_finite_ = optimizer_.save(folder, how).wait().not_finite;
+  optimizer_.save(folder, how).wait();
   if (reports()) std::cout << fmt::format("exported {}", folder) << std::endl;
 }
 

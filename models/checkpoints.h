@@ -51,14 +51,18 @@ class Checkpoints {
   bool stops() const { return stops_ || health_.diverged() || leaves(); }
   // A signal of this rank or of another one has stopped it.
   bool by_signal() const { return signal_heard_ || leaves(); }
-  // The end of the run: waits for the save under way. If all steps were made, also the last
-  // checkpoint and, unless diverged(), the export. Not ok: the last checkpoint that was to be is
-  // not there.
+  // The end of the run: waits for the save under way and, if all steps were made, makes the last
+  // checkpoint. Not ok: the last checkpoint that was to be is not there.
   Status finish(int64_t steps);
-  // After finish(): the run has diverged, or has ended with a loss or with values that are not
-  // finite. diverged_text() says which, and where.
+  // After finish(): the run has diverged, or has ended with a loss or, in its last checkpoint, with
+  // values that are not finite. diverged_text() says where.
   bool diverged(int64_t steps) const;
   std::string diverged_text() const;
+  // After finish(): nobody has looked at the weights of the run's end, because no checkpoint has
+  // them. (With --diverged-after 0 nobody does.)
+  bool unseen(int64_t steps) const;
+  // After finish(), if all steps were made and the weights are finite: --export.
+  void export_model();
   // Of a run that stops early, without the number of its step: what was saved, what was not, and
   // how to continue. Rank 0's.
   std::string stopped_text() const;
@@ -76,7 +80,6 @@ class Checkpoints {
   void await_saving();
   void end_saving();
   void note_failure(const std::string& path, const Error& failure);
-  void export_model();
 
   const TrainOptions& options_;
   Optimizer& optimizer_;
@@ -96,7 +99,7 @@ class Checkpoints {
   int64_t begun_step_ = -1;                // of the last save that was begun
   std::optional<Saving> saving_ = {};
   std::optional<SaveReport> saved_ = {};  // the last that is there
-  uint64_t not_finite_ = 0;               // values of the last save, or of the export
+  uint64_t not_finite_ = 0;               // values of the last save
   Status failure_ = {};                   // of the last that was begun
 };
 

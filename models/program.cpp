@@ -34,24 +34,30 @@ int report_problems(const std::string& program, const Problems& problems) {
   return problems.all().front().exit_code();
 }
 
+Status current_failure(const std::string& memory_remedy) {
+  try {
+    throw;
+  } catch (const Error& failure) {
+    return Status(failure.code(), printable(failure.what()));  // of one line, whatever is named
+  } catch (const c10::OutOfMemoryError& failure) {
+    return Status(Code::kResourceExhausted,
+                  "LibTorch found no memory on the device: " + memory_remedy + "; " +
+                      failure.what_without_backtrace());
+  } catch (const c10::Error& failure) {
+    return Status(Code::kInternal, failure.what_without_backtrace());
+  } catch (const std::exception& failure) {
+    return Status(Code::kInternal, failure.what());
+  }
+}
+
 int run_program(const std::string& program, const std::string& memory_remedy,
                 const std::function<int()>& run) {
-  const auto fail = [&program](const std::string& message, Code code) {
-    std::cerr << program << ": " << printable(message, /*lines=*/true) << std::endl;
-    return static_cast<int>(code);
-  };
   try {
     return run();
-  } catch (const Error& failure) {
-    return fail(printable(failure.what()), failure.code());  // of one line, whatever is named in it
-  } catch (const c10::OutOfMemoryError& failure) {
-    return fail("LibTorch found no memory on the device: " + memory_remedy + "; " +
-                    failure.what_without_backtrace(),
-                Code::kResourceExhausted);
-  } catch (const c10::Error& failure) {
-    return fail(failure.what_without_backtrace(), Code::kInternal);
-  } catch (const std::exception& failure) {
-    return fail(failure.what(), Code::kInternal);
+  } catch (const std::exception&) {
+    const Status failure = current_failure(memory_remedy);
+    std::cerr << program << ": " << printable(failure.message(), /*lines=*/true) << std::endl;
+    return failure.exit_code();
   }
 }
 

@@ -23,8 +23,12 @@ void use_threads(int threads, uint32_t ranks);
 // there are some.
 int report_problems(const std::string& program, const Problems& problems);
 
-// The exit code: what `run` returns, or that of what it throws, which is said on standard error.
-// `memory_remedy`: what helps where LibTorch finds no memory on the device.
+// What the exception in flight says, and its code. `memory_remedy`: what helps where LibTorch finds
+// no memory on the device. REQUIRES: it is called in a catch block.
+Status current_failure(const std::string& memory_remedy);
+
+// The exit code: what `run` returns, or that of what it throws. What that says goes to standard
+// error.
 int run_program(const std::string& program, const std::string& memory_remedy,
                 const std::function<int()>& run);
 

@@ -43,6 +43,9 @@ namespace elixir {
 namespace {
 
 constexpr double kLockWaitSeconds = 30;
+constexpr const char* kMemoryRemedy =
+    "use a smaller --batch or --seq, --checkpoint-activations, fewer --rcache-blocks or a smaller "
+    "--gpu-state-share, or raise --gpu-memory";
 
 // Elixir keeps FP32 masters of what the model holds now, so it is built in FP32 whatever the dtype.
 DecoderOptions build_options(const TrainOptions& options) {
@@ -88,12 +91,15 @@ class Training {
   int run() {
     try {
       run_steps();
-    } catch (const Error& failure) {
-      // Without a folder ranks that are told to stop leave between different steps; the later one
-      // is not at fault.
-      if (checkpoints_.leaves() && failure.code() == Code::kPeerLost) return stopped_code();
+    } catch (const std::exception&) {
+      const Status failure = current_failure(kMemoryRemedy);
+      // Without a folder ranks that are told to stop leave between different steps.
+      if (checkpoints_.leaves() && failure.code() == Code::kPeerLost) {
+        if (reports()) say_stopped();
+        return stopped_code();
+      }
       if (reports())
-        say(fmt::format("failed: step {} of {}: {}", made_, options_.steps, failure.what()));
+        say(fmt::format("failed: step {} of {}: {}", made_, options_.steps, failure.message()));
       throw;
     }
     return finished() || !checkpoints_.by_signal() ? 0 : stopped_code();
@@ -109,11 +115,11 @@ class Training {
     report_pending();
     const double seconds = seconds_since(start_ns);
     const Status saved = checkpoints_.finish(made_);
-    if (checkpoints_.diverged(made_)) throw Error(diverged());
-    const bool failed = !saved.ok() && (finished() || !checkpoints_.by_signal());
-    if (reports() && !failed) say_end(seconds);
+    end_if_diverged();
+    if (finished()) checkpoints_.export_model();
     if (options_.checksum) show_checksum();
-    if (failed) throw Error(saved);
+    if (!saved.ok() && (finished() || !checkpoints_.by_signal())) throw Error(saved);
+    if (reports()) say_end(seconds);
   }
 
   bool reports() const { return environment_.rank == 0; }
@@ -124,28 +130,26 @@ class Training {
   static void say(const std::string& line) { std::cout << printable(line) << std::endl; }
 
   void say_end(double seconds) const {
-    if (!finished()) {
-      return say(fmt::format("stopped: step {} of {}, {}", made_, options_.steps,
-                             checkpoints_.stopped_text()));
-    }
+    if (!finished()) return say_stopped();
     if (summary_.steps() > 0) return say(summary_.done_line(seconds));
     say(fmt::format("done: nothing was left to do: the run has made its {} steps already",
                     options_.steps));
   }
 
-  // Ranks may have to gather chunks together for it.
-  Status diverged() {
-    std::string text = "diverged: " + checkpoints_.diverged_text();
-    const std::string parameter = first_not_finite(*model_);
-    text += parameter.empty()
-                ? "; all parameters are finite: look at the data and at what the loss divides by"
-                : "; the first parameter that is not finite is " + parameter;
-    const std::string good = checkpoints_.good_checkpoint();
-    text += good.empty()
-                ? "; begin again"
-                : fmt::format("; continue from {}: --resume {}, with another --checkpoints", good,
-                              good);
-    return Status(Code::kDiverged, text + ", a lower --lr or --clip-norm 1");
+  // After the last step that all ranks have made: one that was begun may be undone.
+  void say_stopped() const {
+    say(fmt::format("stopped: step {} of {}, {}", checkpoints_.first_step() + summary_.steps(),
+                    options_.steps, checkpoints_.stopped_text()));
+  }
+
+  // A run does not end well with weights that are not finite. The last checkpoint has counted them;
+  // without one the weights are read once.
+  void end_if_diverged() {
+    if (!checkpoints_.diverged(made_) && !checkpoints_.unseen(made_)) return;
+    const WeightsLook weights = look_at_weights(*model_);  // of all ranks
+    if (!checkpoints_.diverged(made_) && weights.first_not_finite.empty()) return;
+    throw Error(diverged_error(checkpoints_.diverged_text(), weights,
+                               checkpoints_.good_checkpoint(), options_));
   }
 
   void show_checksum() {
@@ -389,10 +393,7 @@ int train_main(const char* program, int argc, const char* const* argv) {
   const int exit_code = parse_train_options(
       program, "Trains a language model whose states are kept by elixird", argc, argv, options);
   if (exit_code >= 0) return exit_code;
-  return run_program(program,
-                     "use a smaller --batch or --seq, --checkpoint-activations, fewer "
-                     "--rcache-blocks or a smaller --gpu-state-share, or raise --gpu-memory",
-                     [&] { return run(program, options); });
+  return run_program(program, kMemoryRemedy, [&] { return run(program, options); });
 }
 
 }  // namespace elixir

@@ -208,7 +208,7 @@ void add_output_options(CLI::App& app, TrainOptions& options) {
                "Only operators that give the same bits in every run; slower on a GPU, so not for "
                "figures");
   app.add_flag("--checksum", options.checksum,
-               "End with 'weights_xxh64 HEX', the hash of all FP32 masters");
+               "Print 'weights_xxh64 HEX' at the end, the hash of all FP32 masters");
 }
 
 // Numbers separated by commas; nothing for anything else.

@@ -10,6 +10,12 @@
 #include "planner/choice_names.h"
 
 namespace elixir {
+namespace {
+
+// "nan" has no sign: some processors make the negative one.
+double without_sign_of_nan(double value) { return std::isnan(value) ? std::abs(value) : value; }
+
+}  // namespace
 
 double StepReport::rcache_hit_rate() const {
   const uint64_t accesses = stats.gathers + stats.hits;
@@ -21,7 +27,7 @@ std::string progress_line(const StepReport& report, int64_t steps) {
   std::string line = fmt::format(
       "step {}/{} loss {:.4f} tokens/s {:.0f} update {:.1f} Mparam/s rCache hits {:.1f} % "
       "device {} of {}",
-      report.stats.step, steps, report.outcome.mean_loss, report.tokens_per_s,
+      report.stats.step, steps, without_sign_of_nan(report.outcome.mean_loss), report.tokens_per_s,
       report.stats.update_numel_per_s * 1e-6, 100 * report.rcache_hit_rate(),
       format_bytes(report.device_bytes), format_bytes(report.model_state_bytes));
   const Roofline& legs = report.stats.roofline;
@@ -61,7 +67,7 @@ std::string jsonl_line(const StepReport& report) {
 }
 
 void LossSummary::add(double loss) {
-  if (steps_ == 0) first_ = loss;
+  if (steps_ == 0) first_ = without_sign_of_nan(loss);
   ++steps_;
   last_.push_back(loss);
   if (last_.size() > kLastSteps) last_.pop_front();
@@ -70,7 +76,7 @@ void LossSummary::add(double loss) {
 double LossSummary::last_loss() const {
   if (last_.empty()) return std::numeric_limits<double>::quiet_NaN();
   const double sum = std::accumulate(last_.begin(), last_.end(), 0.0);
-  return std::isnan(sum) ? std::abs(sum) : sum / static_cast<double>(last_.size());  // no "-nan"
+  return without_sign_of_nan(sum / static_cast<double>(last_.size()));
 }
 
 std::string LossSummary::done_line(double seconds) const {

@@ -11,6 +11,7 @@
 namespace elixir {
 namespace {
 
+constexpr int kStopSignals[] = {SIGINT, SIGTERM, SIGHUP};
 volatile std::sig_atomic_t g_stop_signal = 0, g_save_asked = 0;
 volatile std::sig_atomic_t g_first_by_launcher = 0, g_passed_on = 0;
 LauncherNote g_note;   // constant once signals are caught
@@ -30,6 +31,7 @@ void request_stop(int signal, siginfo_t* info, void*) {
     errno = kept;
     return;
   }
+  if (signal == SIGHUP) return;  // a terminal that ends may send several
   if (by_launcher != (g_first_by_launcher != 0) && g_passed_on == 0) {
     g_passed_on = 1;
     return;
@@ -60,8 +62,8 @@ void catch_stop_signals(bool saves) {
   struct sigaction action {};
   action.sa_sigaction = request_stop;
   action.sa_flags = SA_RESTART | SA_SIGINFO;
-  for (const int signal : {SIGINT, SIGTERM}) ::sigaddset(&action.sa_mask, signal);
-  for (const int signal : {SIGINT, SIGTERM}) {
+  for (const int signal : kStopSignals) ::sigaddset(&action.sa_mask, signal);
+  for (const int signal : kStopSignals) {
     if (!is_ignored(signal)) ::sigaction(signal, &action, nullptr);
   }
 }

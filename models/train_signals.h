@@ -10,9 +10,9 @@ void catch_save_signal();
 // Whether it has come since it was asked last.
 bool take_save_signal();
 
-// SIGINT or SIGTERM ends the run after the step in hand, a second one at once. Not before the run
-// has begun: a rank that waits for others has no step to finish. `saves`: the run saves before it
-// ends, and elixir-run is told so.
+// SIGINT, SIGTERM or SIGHUP ends the run after the step in hand. A second one ends it at once,
+// except SIGHUP. Not before the run has begun: a rank that waits for others has no step to finish.
+// `saves`: the run saves before it ends, and elixir-run is told so.
 //
 // A group's processes may all get a signal that elixir-run then passes on, as systemd and scancel
 // send it: one signal from elixir-run and one from elsewhere are the same.

@@ -124,6 +124,14 @@ def stop(pid):
     wait_until(lambda: all(state == 'T' for state in thread_states(pid)), f'{pid} is stopped')
 
 
+def is_pending(pid, number):
+    """Whether a signal was sent to the process and none of its threads has taken it yet."""
+    for line in text_of(f'/proc/{pid}/status').splitlines():
+        if line.startswith('ShdPnd:'):
+            return bool(int(line.split()[1], 16) >> (number - 1) & 1)
+    return False
+
+
 def thread_states(pid):
     return [text_of(f'/proc/{pid}/task/{thread}/stat').rpartition(') ')[2][:1]
             for thread in os.listdir(f'/proc/{pid}/task')]

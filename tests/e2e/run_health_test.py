@@ -31,7 +31,8 @@ def with_value(folder, tensor, value, last=False):
 
 class Diverging(Checkpoint):
     def run_until(self, steps, *flags, ranks=1):
-        command = self.launch(ranks, TRAIN) if ranks > 1 else [TRAIN]
+        # Which is no reason to start it again.
+        command = self.launch(ranks, TRAIN, flags=['--max-restarts', '2']) if ranks > 1 else [TRAIN]
         return self.run_program(command, TINY, SEVENTH, '--steps', str(steps), flags, limit_s=120)
 
     def into(self, name='checkpoints'):
@@ -48,7 +49,8 @@ class Diverging(Checkpoint):
         good = self.at(4)
         self.assertRegex(run.errors, r"diverged: the loss was nan in the \d steps 7 to \d+; the first parameter that "
                          r"is not finite is 'transformer\.wte\.weight', \d+ of \d+ values; continue from "
-                         rf'{good}: --resume {good}, with another --checkpoints, a lower --lr or --clip-norm 1')
+                         rf'{good}: --resume {good}, with another --checkpoints and a lower --lr or --clip-norm 1')
+        self.assertIn('elixir-run: no restart, because it would end with exit code 11 too', run.errors)
         self.assertRegex(run.output, r'(?m)^\[rank 0\] failed: step \d+ of 200: diverged: the loss was nan')
         self.assertNotIn('done:', run.output)
         self.assertRegex(run.output, rf'saved \S+{name_of(6)} in .*, \d+ values are not finite')
@@ -72,15 +74,20 @@ class Diverging(Checkpoint):
 
     def test_a_run_that_ends_before_that_number_of_steps_does_not_end_well(self):
         exported = os.path.join(self.folder, 'exported')
-        for steps, text in ((8, 'the loss was nan in the 2 steps 7 to 8'),
-                            (6, 'values are not finite after the last step')):
-            with self.subTest(steps=steps):
-                into = self.into(f'of-{steps}')
-                run = self.run_until(steps, into, '--export', exported)
+        at_the_end = 'weights or their states are not finite after the last step'
+        # Without a checkpoint of the last step, too.
+        for steps, saves, ranks, text in ((8, True, 1, 'the loss was nan in the 2 steps 7 to 8'),
+                                          (6, True, 1, at_the_end), (6, False, 2, at_the_end)):
+            with self.subTest(steps=steps, saves=saves):
+                into = self.into(f'of-{steps}') if saves else []
+                run = self.run_until(steps, into, '--export', exported, '--checksum', ranks=ranks)
                 self.assertEqual(run.exit_code, DIVERGED, str(run))
                 self.assertIn(text, run.errors)
+                self.assertIn("parameter that is not finite is 'transformer.wte.weight', ", run.errors)
+                self.assertRegex(run.lines[-1], rf'^(\[rank 0\] )?failed: step {steps} of {steps}: diverged: ')
                 self.assertFalse(os.path.exists(exported))
-                self.assertEqual(step_names(into[1]), [name_of(steps)])
+                if saves:
+                    self.assertEqual(step_names(into[1]), [name_of(steps)])
 
     def test_steps_that_are_skipped_count_and_weights_stay(self):
         run = self.run_until(20, self.into(), '--clip-norm', '1', '--diverged-after', '1')
@@ -92,6 +99,7 @@ class Diverging(Checkpoint):
         run = self.run_until(9, '--diverged-after', '0')
         self.assertEqual(run.exit_code, 0, str(run))
         self.assertIn('last_loss nan', run.output)
+        self.assertNotIn('-nan', run.output)
 
 
 class Weights(Checkpoint):

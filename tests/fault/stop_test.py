@@ -2,12 +2,13 @@
 
 import fcntl
 import os
+import re
 import signal
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), '..', 'e2e'))
 import harness  # noqa: E402
-from harness import ENDLESS, TINY, program, wait_until  # noqa: E402
+from harness import ENDLESS, TINY, is_pending, program, steps_told, wait_until  # noqa: E402
 
 
 class Stop(harness.ElixirTest):
@@ -20,8 +21,8 @@ class Stop(harness.ElixirTest):
                 job.signal(number)
                 finished = job.wait()
                 self.assertEqual(finished.exit_code, 128 + number, str(finished))
-                # The ranks ended by themselves. (A rank that was a step behind misses the other
-                # and ends without its line.)
+                # The ranks ended by themselves.
+                self.assertRegex(finished.lines[-1], r'^\[rank 0\] stopped: step \d+ of 1000000, nothing was saved')
                 self.assertNotIn('SIGKILL', finished.errors)
                 self.assertNotIn('train_gpt2: ', finished.errors)
                 self.assert_nothing_left()
@@ -38,6 +39,30 @@ class Stop(harness.ElixirTest):
         # It said goodbye; an end-of-file alone would be a death.
         self.assertIn('event=detach', self.log())
         self.assertNotIn('event=lost', self.log())
+        self.stop_elixird(daemon)
+
+    def test_a_rank_that_misses_another_one_after_the_signal_was_stopped(self):
+        daemon = self.start_elixird()
+        ranks = [self.start(program('train_gpt2'), TINY, ENDLESS, environment=self.rank_environment(rank, 2))
+                 for rank in range(2)]
+        ranks[0].wait_for_text('^step 2/')
+        harness.stop(ranks[1].pid)
+        looks = []
+
+        def stands_still():
+            looks.append(steps_told(ranks[0]))
+            return looks[-20:].count(looks[-1]) == 20
+        # Most likely it waits for the other one's step by now, in which it will miss that one.
+        wait_until(stands_still, 'no more steps')
+        ranks[0].signal(signal.SIGTERM)
+        wait_until(lambda: not is_pending(ranks[0].pid, signal.SIGTERM), 'it is taken')
+        ranks[1].signal(signal.SIGKILL)
+        ranks[1].wait()
+        finished = ranks[0].wait()
+        self.assertEqual(finished.exit_code, 143, str(finished))
+        made = re.findall(r'(?m)^step (\d+)/', finished.output)[-1]
+        self.assertRegex(finished.lines[-1], rf'^stopped: step {made} of 1000000, nothing was saved: give --checkpoints')
+        self.assert_daemon_is_free(daemon.pid)
         self.stop_elixird(daemon)
 
     def test_a_rank_that_waits_for_others_ends_at_once(self):

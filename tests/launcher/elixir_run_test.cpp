@@ -214,6 +214,15 @@ TEST_F(ElixirRunTest, RestartsAsAJobOfItsOwn) {
   EXPECT_EQ(run({"--max-restarts", "1", "sh", "-c", "exit 5"}), 5);
 }
 
+TEST_F(ElixirRunTest, RestartsNeitherWhatWouldFailAgainNorWhatWasToldToStop) {
+  EXPECT_EQ(run({"-n", "2", "--max-restarts", "3", "sh", "-c", "exit 11"}), 11);
+  EXPECT_THAT(output(), HasSubstr("no restart, because it would end with exit code 11 too\n"));
+  EXPECT_THAT(output(), ::testing::Not(HasSubstr("starting all")));
+  EXPECT_EQ(run({"-n", "2", "--max-restarts", "3", "sh", "-c", "exit 143"}), 143);
+  EXPECT_THAT(output(), HasSubstr("was told to stop by SIGTERM"));
+  EXPECT_THAT(output(), ::testing::Not(HasSubstr("starting all")));
+}
+
 TEST_F(ElixirRunTest, ADaemonThatDiedIsStartedAgainForTheNextAttempt) {
   const std::string script =
       "[ $TORCHELASTIC_RESTART_COUNT = 1 ] && exit 0; pid=$(cut -d' ' -f1 "

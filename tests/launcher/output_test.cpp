@@ -103,5 +103,16 @@ TEST(OutputStreamTest, AReaderThatWentAwayIsNoticed) {
   ::signal(SIGPIPE, SIG_DFL);
 }
 
+// As a terminal that has ended: ranks that write there themselves go on, too.
+TEST(OutputStreamTest, WhatAFullDiskDoesNotTakeIsDropped) {
+  const UniqueFd full(::open("/dev/full", O_WRONLY | O_CLOEXEC));
+  ASSERT_TRUE(full.valid());
+  OutputStream stream(full.get());
+  stream.buffer()->append("text");
+  stream.flush();
+  EXPECT_FALSE(stream.broken());
+  EXPECT_TRUE(stream.empty());
+}
+
 }  // namespace
 }  // namespace elixir::launcher

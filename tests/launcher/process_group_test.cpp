@@ -232,6 +232,42 @@ TEST_F(ProcessGroupTest, ThatARankSavesIsHeardAfterTheSignalAndASecondOneEndsIt)
             1);
 }
 
+// It was told by somebody else than this process, and so the others are.
+TEST_F(ProcessGroupTest, ARankThatEndsBecauseOfASignalHasNotFailed) {
+  GroupOptions options = shell(
+      "if [ $RANK = 1 ]; then until [ -s $FILE ]; do sleep 0.01; done; exit 143; fi; "
+      "trap 'echo saved; exit 143' TERM; echo ready >$FILE; sleep 1000 & wait",
+      2);
+  options.failure_grace_ms = 0;
+  options.stop_grace_ms = kLongMs;
+  const GroupOutcome outcome = run(std::move(options));
+  EXPECT_EQ(outcome.stop_signal, SIGTERM);
+  EXPECT_EQ(outcome.exit_code, 128 + SIGTERM);
+  EXPECT_EQ(times("[rank 0] saved"), 1) << "it had the time that a stop gives";
+  EXPECT_TRUE(says("was told to stop by SIGTERM, and has; stopping the others"));
+}
+
+TEST_F(ProcessGroupTest, ARankThatASignalKillsHasFailed) {
+  const GroupOutcome outcome = run(shell("[ $RANK = 1 ] && kill -TERM $$; exec sleep 1000", 2));
+  EXPECT_EQ(outcome.stop_signal, 0);
+  EXPECT_EQ(outcome.exit_code, 128 + SIGTERM);
+  EXPECT_TRUE(says("was killed by SIGTERM; stopping the others"));
+}
+
+// A shell ends so for the program behind it.
+TEST_F(ProcessGroupTest, ARankThatExitsWithAnotherSignalsCodeHasFailed) {
+  const GroupOutcome outcome = run(shell("[ $RANK = 1 ] && exit 137; exec sleep 1000", 2));
+  EXPECT_EQ(outcome.stop_signal, 0);
+  EXPECT_TRUE(says("ended with exit code 137; stopping the others"));
+}
+
+TEST(WouldFailAgain, WhatNoRestartChanges) {
+  for (int code = 0; code < 256; ++code) {
+    const bool again = code == 2 || code == 4 || code == 7 || code == 11;
+    EXPECT_EQ(would_fail_again(code), again) << code;
+  }
+}
+
 // A rank may be a script around the program: the signal is for both.
 TEST_F(ProcessGroupTest, TheProgramBehindAShellGetsTheInterrupt) {
   const GroupOptions options =

@@ -51,6 +51,16 @@ TEST(TrainReport, ProgressLineTellsOfSkippedStepsAndOfNothingThatIsNotThere) {
   EXPECT_THAT(progress_line(report, 900), EndsWith("of 48.00 MiB"));
 }
 
+// Some processors make a NaN with a sign, which says nothing.
+TEST(TrainReport, ALossThatIsNoNumberHasNoSign) {
+  StepReport report = kReport;
+  report.outcome.mean_loss = std::copysign(NAN, -1);
+  EXPECT_THAT(progress_line(report, 900), StartsWith("step 10/900 loss nan tokens/s"));
+  LossSummary summary;
+  summary.add(report.outcome.mean_loss);
+  EXPECT_THAT(summary.done_line(1), StartsWith("done: first_loss nan last_loss nan steps 1"));
+}
+
 TEST(TrainReport, HitRateStaysInItsRange) {
   StepReport report;
   EXPECT_EQ(report.rcache_hit_rate(), 1);
