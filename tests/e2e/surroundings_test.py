@@ -142,6 +142,19 @@ class Descriptors(Surroundings):
                 self.assertEqual(self.expect_the_same(subset, command), 0)
 
 
+class Limits(Surroundings):
+    def test_lines_about_folders_do_not_speak_to_the_terminal(self):
+        folder = self.path('\x1b[31mred\nline')
+        os.mkdir(folder)
+        run = self.succeed(self.train('--checkpoints', f'{folder}/ck', '--export', f'{folder}/model'))
+        for line in (r'saving .*\?\[31mred\?line/ck/step', r'saved .*\?\[31mred\?line/ck/step',
+                     r'exported .*\?\[31mred\?line/model$'):
+            self.assertRegex(run.output, f'(?m)^{line}')
+        listed = self.succeed(program('elixirctl'), 'checkpoint', 'list', folder)
+        self.assertIn('?[31mred?line', listed.output)
+        self.assertNotIn('\x1b', run.all_text + listed.all_text)
+
+
 class IgnoredSignals(Surroundings):
     def send(self, pid, *signals):
         for number in signals or IGNORED:
