@@ -63,8 +63,11 @@ void OutputStream::flush_all(int timeout_ms) {
       done += static_cast<size_t>(wrote);
     } else if (wrote < 0 && errno == EAGAIN) {
       break;
-    } else if (wrote < 0 && errno != EINTR) {
+    } else if (wrote < 0 && errno == EPIPE) {
       broken_ = true;
+    } else if (wrote < 0 && errno != EINTR) {
+      lost_ = errno;
+      done = waiting_.size();
     }
   }
   waiting_.erase(0, broken_ ? std::string::npos : done);

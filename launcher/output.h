@@ -45,6 +45,9 @@ class OutputStream {
   bool full() const { return waiting_.size() >= kFullBytes; }
   // Nobody reads any more: what is waiting was dropped.
   bool broken() const { return broken_; }
+  // errno of the last write that failed otherwise, as on a full disk: what was waiting was dropped,
+  // later text is tried again. 0: none did.
+  int lost() const { return lost_; }
 
   // Writes what fits now.
   void flush();
@@ -57,6 +60,7 @@ class OutputStream {
   const int fd_;
   std::string waiting_;
   bool broken_ = false;
+  int lost_ = 0;
 };
 
 }  // namespace elixir::launcher

@@ -9,6 +9,9 @@
 #include "base/error.h"
 #include "base/gpu.h"
 #include "base/printable.h"
+#include "base/run_main.h"
+#include "base/spare_threads.h"
+#include "base/throw_error.h"
 #include "client/ranks/compute_threads.h"
 #include "client/ranks/openmp_wait.h"
 
@@ -23,6 +26,7 @@ const char* device_of(DeviceChoice choice) {
 void use_threads(int threads, uint32_t ranks) {
   const uint32_t chosen = compute_threads(static_cast<uint32_t>(std::max(threads, 0)), ranks);
   if (chosen > 1) limit_openmp_spinning();
+  throw_if_error(check_spare_threads(chosen - 1));  // OpenMP would end the process
   at::set_num_threads(static_cast<int>(chosen));
 }
 
@@ -49,9 +53,10 @@ int run_program(const std::string& program, const std::string& memory_remedy,
                     failure.what_without_backtrace(),
                 Code::kResourceExhausted);
   } catch (const c10::Error& failure) {
-    return fail(failure.what_without_backtrace(), Code::kInternal);
-  } catch (const std::exception& failure) {
-    return fail(failure.what(), Code::kInternal);
+    const Status status = status_of(failure);
+    if (status.code() == Code::kInternal)
+      return fail(failure.what_without_backtrace(), status.code());
+    return fail(status.message() + "; or " + memory_remedy, status.code());
   }
 }
 

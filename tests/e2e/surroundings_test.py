@@ -4,6 +4,7 @@ do, and signals ignored, as nohup and a shell's background jobs do. By default a
 import json
 import os
 import re
+import shutil
 import signal
 import unittest
 
@@ -143,6 +144,48 @@ class Descriptors(Surroundings):
 
 
 class Limits(Surroundings):
+    FULL = ['sh', '-c', 'exec "$@" >/dev/full', 'sh']
+    LOST = 'lines of standard output are lost (No space left on device): make room'
+
+    def generate(self, folder):
+        return [program('elixir-generate'), folder, '--prompt', 'a', '--length', '2', '--threads', '1']
+
+    def test_output_that_a_full_disk_does_not_take_is_told(self):
+        folder = self.made_checkpoint()
+        elixirctl = program('elixirctl')
+        commands = [[elixirctl, 'plan', '--model', 'gpt2-nano', '--json'], [elixirctl, 'profile', '--model', 'gpt2-nano'],
+                    [elixirctl, 'estimate', '--model', 'gpt2-nano'], [elixirctl, 'checkpoint', 'list', folder],
+                    [elixirctl, '--help'], [program('elixir-profile'), '--model', 'gpt2-nano'], self.generate(folder),
+                    [program('elixird'), '--help'], self.train(), self.launch(2, self.train())]
+        for command in commands:
+            told = self.run_program(self.FULL, command)
+            self.assertEqual(told.exit_code, 3, str(told))
+            self.assertIn(f'{os.path.basename(command[0])}: {self.LOST}', told.errors)
+            self.stop_idle_elixird()
+
+    def test_a_removed_working_directory_is_named(self):
+        for command in (['elixirctl', 'doctor'], ['elixir-train'], ['elixir-generate', 'x'], ['elixird'],
+                        ['elixir-run', 'true'], ['elixir-profile'], ['elixir-convert']):
+            gone = self.path('gone')
+            os.mkdir(gone)
+            ended = self.run_program('sh', '-c', f'cd {gone} && rmdir {gone} && exec "$@"', 'sh', program(command[0]),
+                                     command[1:])
+            self.assertEqual(ended.exit_code, 4, str(ended))
+            self.assertEqual(ended.errors.splitlines()[-1],
+                             f'{command[0]}: the working directory was removed: cd to another folder')
+
+    def test_a_helper_that_a_signal_ended_has_its_likely_cause(self):
+        """A helper stands beside elixirctl."""
+        shutil.copy(program('elixirctl'), self.path('elixirctl'))
+        for name, cause in (('ABRT', 'its memory limit is the likely cause: raise ulimit -v'),
+                            ('KILL', 'the kernel does so if memory is short'), ('XCPU', 'raise ulimit -t')):
+            with open(self.path('elixir-profile'), 'w', encoding='utf-8') as file:
+                file.write(f'#!/bin/sh\nulimit -c 0\nkill -{name} $$\n')
+            os.chmod(self.path('elixir-profile'), 0o700)
+            ended = self.run_program(self.path('elixirctl'), 'profile', '--model', 'gpt2-nano')
+            self.assertEqual(ended.exit_code, 3, str(ended))
+            self.assertIn(f'elixir-profile was ended by SIG{name}: {cause}', ended.errors)
+
     def test_lines_about_folders_do_not_speak_to_the_terminal(self):
         folder = self.path('\x1b[31mred\nline')
         os.mkdir(folder)

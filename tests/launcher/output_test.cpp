@@ -103,5 +103,16 @@ TEST(OutputStreamTest, AReaderThatWentAwayIsNoticed) {
   ::signal(SIGPIPE, SIG_DFL);
 }
 
+TEST(OutputStreamTest, WhatAFullDiskDoesNotTakeIsDroppedAndTold) {
+  const UniqueFd full(::open("/dev/full", O_WRONLY | O_CLOEXEC));
+  ASSERT_TRUE(full.valid());
+  OutputStream stream(full.get());
+  stream.buffer()->append("text");
+  stream.flush();
+  EXPECT_EQ(stream.lost(), ENOSPC);
+  EXPECT_FALSE(stream.broken()) << "ranks go on";
+  EXPECT_TRUE(stream.empty());
+}
+
 }  // namespace
 }  // namespace elixir::launcher
