@@ -58,8 +58,8 @@ bool lacks_threads(const std::exception& failure) {
   std::abort();
 }
 
-// Initializers of shared libraries allocate, and oneMKL asks for the working directory. So this runs
-// before them, where only plain calls of the system work, and once more in run_main().
+// Initializers of shared libraries allocate, and oneMKL asks for the working directory. So this
+// runs before them, where only plain calls of the system work, and once more in run_main().
 void begin(int argc, char** argv, char**) {
   std::set_terminate(end_uncaught);
   char path[PATH_MAX];

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -13,7 +14,10 @@
 #include <string>
 #include <system_error>
 #include <thread>
+#include <vector>
 
+#include "base/fd.h"
+#include "base/spare_descriptors.h"
 #include "tests/support/matchers.h"
 #include "tests/support/temporary_folder.h"
 
@@ -34,17 +38,18 @@ void expect_end(const std::function<int()>& run, int code, const char* said) {
 TEST(RunMain, TheCodeIsThatOfTheProgramOrOfWhatItThrows) {
   expect_end([] { return 0; }, 0, "");
   expect_end([] { return 7; }, 7, "");
-  expect_end([]() -> int { throw Error(error(Code::kBadInput, "a file")); }, 4, "program: a file\n");
+  expect_end([]() -> int { throw Error(error(Code::kBadInput, "a file")); }, 4,
+             "program: a file\n");
   expect_end([]() -> int { throw std::runtime_error("text\nstack"); }, 70, "program: text\n");
 }
 
 TEST(RunMain, LackOfMemoryAndThreadsIs3WithARemedy) {
-  expect_end([]() -> int { throw std::bad_alloc(); }, 3, "program: no memory left: raise the limit");
+  expect_end([]() -> int { throw std::bad_alloc(); }, 3,
+             "program: no memory left: raise the limit");
   const char* const torchs = "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: ";
   expect_end([&]() -> int { throw std::runtime_error(torchs); }, 3, "no memory left");
-  expect_end(
-      []() -> int { throw std::system_error(EAGAIN, std::generic_category(), "a thread"); }, 3,
-      "cannot start a thread: raise the limits (ulimit -u");
+  expect_end([]() -> int { throw std::system_error(EAGAIN, std::generic_category(), "a thread"); },
+             3, "cannot start a thread: raise the limits (ulimit -u");
   expect_end([]() -> int { throw std::system_error(EIO, std::generic_category(), "a file"); }, 70,
              "a file");
 }
@@ -96,6 +101,23 @@ TEST(RunMain, AWorkingDirectoryThatWasRemovedIsNamed) {
   };
   EXPECT_EXIT(program(), ::testing::ExitedWithCode(4),
               "program: the working directory was removed: cd to another folder");
+}
+
+TEST(SpareDescriptors, AsManyAsTheLimitLeaves) {
+  const auto program = [] {
+    const rlimit few{100, 100};
+    if (::setrlimit(RLIMIT_NOFILE, &few) != 0) ::_exit(1);
+    uint32_t left = 0;
+    std::vector<UniqueFd> all;
+    for (; all.empty() || all.back().valid(); ++left) all.emplace_back(::dup(STDERR_FILENO));
+    all.clear();
+    const bool fits = check_spare_descriptors(left - 1).ok();
+    const Status status = check_spare_descriptors(left);
+    std::cerr << status.message() << "\n";
+    ::_exit(fits ? status.exit_code() : 1);
+  };
+  EXPECT_EXIT(program(), ::testing::ExitedWithCode(3),
+              "cannot open .* more descriptors.*ulimit -n");
 }
 
 }  // namespace
