@@ -8,14 +8,16 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
+#include <functional>
 #include <new>
 #include <string>
 #include <system_error>
 
+#include "base/check.h"
 #include "base/error.h"
 #include "base/output_lost.h"
 #include "base/printable.h"
-#include "base/spare_threads.h"
 
 namespace elixir {
 namespace {
@@ -133,6 +135,7 @@ Status status_of(const std::exception& failure) {
 }
 
 int run_main(const char* program, const std::function<int()>& run) {
+  ELIXIR_CHECK(run != nullptr, "{} has nothing to run", program);
   std::string name = program;
   char* const words[] = {name.data(), nullptr};
   begin(1, const_cast<char**>(words), nullptr);

@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "base/check.h"
 #include "base/compute_type_names.h"
 
 namespace elixir::checkpoints {
@@ -96,6 +97,8 @@ ValueFormat ValueCheck::counted_format(const LoadRange& range) const {
 }
 
 void ValueCheck::take(const LoadRange& range, std::span<const std::byte> bytes) {
+  ELIXIR_CHECK(range.parameter < wanted_.size(), "parameter {} of {}", range.parameter,
+               wanted_.size());
   const bool moment = range.kind == StateKind::kExpAvg || range.kind == StateKind::kExpAvgSq;
   const ValueCounts counts =
       count_values(counted_format(range), bytes.first(range.numel * range.dtype->bytes),
