@@ -40,6 +40,12 @@ struct FromFp32 {
   static uint32_t magnitude(Word word) { return word & 0x7fffffff; }
 };
 
+// A negative value's bits are above infinity's. -0 is 0.
+struct FromFp32Square {
+  using Word = uint32_t;
+  static uint32_t magnitude(Word word) { return word == 0x80000000 ? 0 : word; }
+};
+
 template <typename From>
 ValueCounts count(std::span<const std::byte> bytes, uint32_t least) {
   using Word = typename From::Word;
@@ -97,6 +103,7 @@ size_t value_bytes(ValueFormat format) {
     case ValueFormat::kFp16:
       return 2;
     case ValueFormat::kFp32:
+    case ValueFormat::kFp32Square:
       return 4;
     case ValueFormat::kFp64:
       return 8;
@@ -116,6 +123,8 @@ ValueCounts count_values(ValueFormat format, std::span<const std::byte> bytes,
       return count<FromFp16>(bytes, least);
     case ValueFormat::kFp32:
       return count<FromFp32>(bytes, least);
+    case ValueFormat::kFp32Square:
+      return count<FromFp32Square>(bytes, least);
     case ValueFormat::kFp64:
       return count_fp64(bytes, least);
     case ValueFormat::kNone:

@@ -11,7 +11,8 @@
 namespace elixir {
 
 // How a value lies in memory or in a file, little-endian. kNone: it is no floating-point value.
-enum class ValueFormat : uint8_t { kNone, kBf16, kFp16, kFp32, kFp64 };
+// kFp32Square: FP32 values of which a negative one counts as not finite, such as Adam's exp_avg_sq.
+enum class ValueFormat : uint8_t { kNone, kBf16, kFp16, kFp32, kFp32Square, kFp64 };
 ValueFormat format_of(ComputeType type);
 size_t value_bytes(ValueFormat format);  // 1 for kNone
 

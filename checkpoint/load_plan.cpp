@@ -9,6 +9,7 @@
 
 #include "base/nearest.h"
 #include "checkpoint/tied_copy.h"
+#include "checkpoint/value_check.h"
 
 namespace elixir::checkpoints {
 namespace {
@@ -254,6 +255,7 @@ Status Planner::match_state(uint32_t parameter, StateKind kind, const Tensors& t
 Status Planner::match_states() {
   const Tensors tensors = by_name(folder_.optimizer);
   const ComputeType type = folder_.manifest->type;
+  ELIXIR_RETURN_IF_ERROR(check_update_counts(folder_));
   for (uint32_t i = 0; i < wanted_.size(); ++i) {
     if (!wanted_[i].trained) continue;
     // What completes a master does so for the type that the manifest names.

@@ -18,6 +18,13 @@
 namespace elixir::checkpoints {
 
 ValueFormat format_of(const Dtype& dtype);
+// By its name exp_avg_sq has no negative values.
+ValueFormat format_of(const StoredTensor& tensor);
+
+// Reads Adam's count of steps of each parameter, "state.<parameter>.step". kBadInput: one is no
+// whole number of 0 or more. (A resumed run takes the manifest's counts: a wrong one tells of
+// damage.)
+Status check_update_counts(const StoredFolder& folder);
 
 // kBadInput for counts that are not good(): the tensor, how many of its values, what is wrong with
 // them, and the remedy. `others`: so many more tensors have such values.

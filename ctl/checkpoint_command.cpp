@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/compute_type_names.h"
+#include "base/printable.h"
 #include "base/processors.h"
 #include "ctl/checkpoint_checks.h"
 #include "ctl/checkpoint_estimate.h"
@@ -54,7 +55,7 @@ Result<bool> show(const ListArguments& arguments, bool read) {
   if (arguments.json) {
     std::cout << checkpoints_json(*all) << "\n";
   } else if (all->empty()) {
-    std::cout << "no checkpoints (step-NNNNNNNNN) in " << arguments.path << "\n";
+    std::cout << printable("no checkpoints (step-NNNNNNNNN) in " + arguments.path) << "\n";
   } else {
     std::cout << checkpoints_text(*all, read);
   }

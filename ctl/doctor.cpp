@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/enum_names.h"
+#include "base/printable.h"
 
 namespace elixir::ctl {
 namespace {
@@ -50,7 +51,9 @@ int doctor_command(const DoctorOptions& options, bool json) {
   Json report;
   for (Finding& finding : examine_gpus(options, &report)) findings.push_back(std::move(finding));
   findings.push_back(examine_machine(options));
-  std::cout << (json ? doctor_json(findings, report) : doctor_text(findings)) << std::flush;
+  std::cout << (json ? doctor_json(findings, report)
+                     : printable(doctor_text(findings), /*lines=*/true))
+            << std::flush;
   const bool ok = std::none_of(findings.begin(), findings.end(), is_problem);
   return ok ? 0 : static_cast<int>(Code::kUnavailable);
 }

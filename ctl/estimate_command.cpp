@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/compute_type_names.h"
+#include "base/printable.h"
 #include "base/units.h"
 #include "ctl/command.h"
 #include "ctl/model_profile.h"
@@ -107,7 +108,8 @@ Status estimate(const EstimateArguments& arguments) {
   }
   const Result<planner::EstimateReport> report = planner::make_report(*request, options);
   if (!report.ok()) return report.status();
-  std::cout << (arguments.json ? to_json(*report) + "\n" : to_text(*report));
+  std::cout << (arguments.json ? to_json(*report) + "\n"
+                               : printable(to_text(*report), /*lines=*/true));
   return Status();
 }
 

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstring>
 
 #include "base/fd.h"
 #include "base/subprocess.h"
@@ -24,6 +25,30 @@ std::string how_to_get(const std::string& name, const std::string& folder) {
     return fmt::format("build it: cmake --build {} --target {}", build, name);
   }
   return fmt::format("install elixirctl and {} into one folder", name);
+}
+
+Status ended_by_signal(const std::string& name, int signal) {
+  const char* const abbreviation = ::sigabbrev_np(signal);
+  const std::string what =
+      fmt::format("{} was ended by {}", name,
+                  abbreviation == nullptr ? fmt::format("signal {}", signal)
+                                          : fmt::format("SIG{}", abbreviation));
+  switch (signal) {
+    case SIGKILL:
+      return error(Code::kResourceExhausted,
+                   "{}: the kernel does so if memory is short (dmesg tells): free memory, or raise "
+                   "the cgroup's limit",
+                   what);
+    case SIGABRT:
+    case SIGBUS:
+    case SIGSEGV:
+      return error(Code::kResourceExhausted,
+                   "{}: its memory limit is the likely cause: raise ulimit -v, -d and -s", what);
+    case SIGXCPU:
+      return error(Code::kResourceExhausted, "{}: raise ulimit -t", what);
+    default:
+      return error(Code::kInternal, "{}", what);
+  }
 }
 
 }  // namespace
@@ -53,9 +78,7 @@ Result<HelperRun> run_helper_program(const std::string& name, std::vector<std::s
   int status = 0;
   while (::waitpid(*child, &status, 0) < 0 && errno == EINTR) {
   }
-  if (!WIFEXITED(status)) {
-    return error(Code::kInternal, "{} was ended by signal {}", name, WTERMSIG(status));
-  }
+  if (!WIFEXITED(status)) return ended_by_signal(name, WTERMSIG(status));
   run.exit_code = WEXITSTATUS(status);
   return run;
 }

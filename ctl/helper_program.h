@@ -16,7 +16,7 @@ struct HelperRun {
 // Runs `name` with these arguments and reads its standard output to the end. Standard error goes to
 // `stderr_fd`, or, if that is -1, where this program's goes. `purpose` says in an error what the
 // program is for: "measures". Returns kUnavailable with a remedy if there is no such program, and
-// kInternal if a signal ended it.
+// the likely cause if a signal ended it.
 Result<HelperRun> run_helper_program(const std::string& name, std::vector<std::string> arguments,
                                      const std::string& purpose, int stderr_fd = -1);
 

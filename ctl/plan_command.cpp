@@ -8,6 +8,7 @@
 #include <set>
 #include <string>
 
+#include "base/printable.h"
 #include "base/text_file.h"
 #include "ctl/command.h"
 #include "ctl/model_source.h"
@@ -105,7 +106,8 @@ Status compare(const PlanOutputs& outputs, const planner::ModelProfile& profile,
                const planner::Machine& machine, const planner::PlanRequest& request) {
   const auto rows = planner::compare_strategies(profile, machine, request);
   if (!rows.ok()) return rows.status();
-  std::cout << (outputs.json ? planner::to_json(*rows) + "\n" : planner::to_text(*rows));
+  std::cout << (outputs.json ? planner::to_json(*rows) + "\n"
+                             : printable(planner::to_text(*rows), /*lines=*/true));
   return Status();
 }
 
@@ -166,8 +168,9 @@ Status plan_command(const PlanArguments& arguments, const PlanOutputs& outputs,
   extras.largest_value = plan.value;
   extras.tokens = outputs.tokens;
   extras.price_per_gpu_hour = outputs.price_per_hour;
-  std::cout << (outputs.json ? planner::to_json(plan.planned.plan, extras) + "\n"
-                             : planner::plan_text(plan.planned.plan, extras));
+  std::cout << (outputs.json
+                    ? planner::to_json(plan.planned.plan, extras) + "\n"
+                    : printable(planner::plan_text(plan.planned.plan, extras), /*lines=*/true));
   return Status();
 }
 

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "base/printable.h"
 #include "ctl/command.h"
 #include "ctl/helper_program.h"
 #include "ctl/machine_text.h"
@@ -57,12 +58,13 @@ int probe_command(const ProbeArguments& arguments, const CLI::App& app) {
                    "elixirctl ({})",
                    probed.status().message()));
   }
-  std::cout << (arguments.json ? planner::to_json(*probed) : machine_text(*probed));
+  std::cout << (arguments.json ? planner::to_json(*probed)
+                               : printable(machine_text(*probed), /*lines=*/true));
   Status status;
   if (!arguments.output.empty()) status = planner::store_machine(arguments.output, *probed);
   if (status.ok()) {
     const Result<std::string> kept = keep(arguments, *probed);
-    if (kept.ok() && !arguments.json) std::cout << *kept << "\n";
+    if (kept.ok() && !arguments.json) std::cout << printable(*kept) << "\n";
     status = kept.status();
   }
   std::cout << std::flush;

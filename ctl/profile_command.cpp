@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/compute_type_names.h"
+#include "base/printable.h"
 #include "base/text_file.h"
 #include "base/units.h"
 #include "ctl/command.h"
@@ -84,7 +85,7 @@ Status profile(const ProfileArguments& arguments) {
   }
   const Result<planner::ModelProfile> found = profile_of_model(request);
   if (!found.ok()) return found.status();
-  std::cout << summary(*found);
+  std::cout << printable(summary(*found), /*lines=*/true);
   return {};
 }
 

@@ -13,6 +13,7 @@
 
 #include "base/fd.h"
 #include "base/printable.h"
+#include "base/spare_descriptors.h"
 #include "base/spare_threads.h"
 #include "base/uninterrupted.h"
 #include "base/version.h"
@@ -73,18 +74,19 @@ Result<std::string> ask(zmq::context_t& context, const std::string& endpoint, in
 
 }  // namespace
 
-StatusClient::StatusClient(std::string endpoint)
-    : endpoint_(std::move(endpoint)), context_(std::make_unique<zmq::context_t>(1)) {}
+StatusClient::StatusClient(std::string endpoint) : endpoint_(std::move(endpoint)) {}
 
 StatusClient::~StatusClient() = default;
 
-Result<std::string> StatusClient::request(int timeout_ms) const {
+Result<std::string> StatusClient::request(int timeout_ms) {
+  ELIXIR_RETURN_IF_ERROR(check_spare_descriptors(kZmqDescriptors));
   // ZeroMQ would wait for somebody to listen; to say so at once is kinder.
   if (!shm::connect_now(path_of(endpoint_), SOCK_STREAM).ok() && errno != EAGAIN) {
     return why_unanswered(path_of(endpoint_), kNotWaited).status();
   }
   ELIXIR_RETURN_IF_ERROR(check_spare_threads(kZmqThreads));
   try {
+    if (context_ == nullptr) context_ = std::make_unique<zmq::context_t>(1);
     return ask(*context_, endpoint_, timeout_ms);
   } catch (const zmq::error_t& failure) {
     return error(Code::kInternal, "asking {} for its status: {}", endpoint_, failure.what());

@@ -26,11 +26,11 @@ class StatusClient {
 
   // The daemon's answer: a JSON object, checked to be one. When there is none within `timeout_ms`,
   // as why_unanswered() has it; kProtocol when it is something else.
-  Result<std::string> request(int timeout_ms = kStatusTimeoutMs) const;
+  Result<std::string> request(int timeout_ms = kStatusTimeoutMs);
 
  private:
   const std::string endpoint_;
-  const std::unique_ptr<zmq::context_t> context_;
+  std::unique_ptr<zmq::context_t> context_;  // from the first request on
 };
 
 // The folder that was named, by `runtime_dir` or ELIXIR_RUNTIME_DIR, as it is: root may look at

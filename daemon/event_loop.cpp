@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "base/host_memory.h"
 #include "base/log.h"
+#include "base/spare_descriptors.h"
 #include "base/spare_threads.h"
 #include "daemon/daemon.h"
 #include "daemon/service_notify.h"
@@ -29,6 +30,7 @@ constexpr int64_t kTickNs = 100'000'000;  // how late a lost doorbell or a timeo
 constexpr uint32_t kLeastWorkers = 1;
 constexpr int64_t kFolderPatienceNs = 10'000'000'000;  // after a signal; elixir-run waits 20 s
 constexpr uint32_t kZmqThreads = 4;                    // two a context
+constexpr uint32_t kStandardDescriptors = STDERR_FILENO + 1;
 constexpr int kStatusLingerMs = 100;
 // Of one peer. Doorbells beyond wait in the trainer; of status, who does not read is not answered.
 constexpr int kQueuedControlMessages = 64, kQueuedStatusMessages = 2;
@@ -75,6 +77,9 @@ Result<std::unique_ptr<Daemon>> Daemon::start(const Config& config) {
   daemon->descriptors_ = DescriptorLimit::raise();
   keep_heap_reserve();
   raise_memory_lock_limit();
+  // libzmq would end the process, and a rank would wait to be accepted.
+  ELIXIR_RETURN_IF_ERROR(
+      check_spare_descriptors(kIdleDescriptors + kDescriptorsPerRank - kStandardDescriptors));
   ELIXIR_RETURN_IF_ERROR(daemon->open(*folder));
   ELIXIR_RETURN_IF_ERROR(check_spare_threads(kZmqThreads + kBackgroundThreads + kTablesThreads +
                                              kFolderThreads + kLeastWorkers));

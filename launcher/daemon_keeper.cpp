@@ -58,7 +58,7 @@ Result<shm::RuntimeFolder> DaemonKeeper::ensure(const std::function<bool()>& int
 }
 
 bool DaemonKeeper::serves_others(const std::string& own, const std::function<bool()>& interrupted) {
-  const ctl::StatusClient client(places_.own.status_endpoint());
+  ctl::StatusClient client(places_.own.status_endpoint());
   Result<std::string> answer = Status(Code::kUnavailable, "not asked");
   // On a busy machine one may be late.
   for (int asked = 0; !answer.ok() && asked < kMostRequests; ++asked) {

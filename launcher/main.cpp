@@ -13,6 +13,8 @@
 #include "base/folder_names.h"
 #include "base/inherited.h"
 #include "base/nearest.h"
+#include "base/printable.h"
+#include "base/run_main.h"
 #include "base/subprocess.h"
 #include "client/ranks/rank_environment.h"
 #include "launcher/daemon_keeper.h"
@@ -240,15 +242,19 @@ Result<int> run(Arguments arguments) {
   return code;
 }
 
+int launch(int argc, char** argv) {
+  Arguments arguments;
+  if (const int code = parse(argc, argv, arguments); code >= 0) return code;
+  const Result<int> result = run(std::move(arguments));
+  if (result.ok()) return *result;
+  std::cerr << "elixir-run: " << printable(result.status().message()) << "\n";
+  return result.status().exit_code();
+}
+
 }  // namespace
 }  // namespace elixir::launcher
 
 int main(int argc, char** argv) {
   elixir::settle_inherited();
-  elixir::launcher::Arguments arguments;
-  if (const int code = elixir::launcher::parse(argc, argv, arguments); code >= 0) return code;
-  const elixir::Result<int> result = elixir::launcher::run(std::move(arguments));
-  if (result.ok()) return *result;
-  std::cerr << "elixir-run: " << result.status().message() << "\n";
-  return result.status().exit_code();
+  return elixir::run_main("elixir-run", [&] { return elixir::launcher::launch(argc, argv); });
 }

@@ -63,8 +63,10 @@ void OutputStream::flush_all(int timeout_ms) {
       done += static_cast<size_t>(wrote);
     } else if (wrote < 0 && errno == EAGAIN) {
       break;
+    } else if (wrote < 0 && errno == EPIPE) {
+      broken_ = true;
     } else if (wrote < 0 && errno != EINTR) {
-      broken_ = errno == EPIPE;
+      lost_ = errno;
       done = waiting_.size();
     }
   }

@@ -46,6 +46,9 @@ class OutputStream {
   // Nobody reads the pipe any more. (What a full disk or a terminal that has ended does not take is
   // dropped, and the ranks go on.)
   bool broken() const { return broken_; }
+  // errno of the last write that failed otherwise, as on a full disk: what was waiting was dropped,
+  // later text is tried again. 0: none did.
+  int lost() const { return lost_; }
 
   // Writes what fits now.
   void flush();
@@ -58,6 +61,7 @@ class OutputStream {
   const int fd_;
   std::string waiting_;
   bool broken_ = false;
+  int lost_ = 0;
 };
 
 }  // namespace elixir::launcher

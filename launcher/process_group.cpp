@@ -15,6 +15,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/inherited.h"
+#include "base/output_lost.h"
 #include "base/subprocess.h"
 #include "launcher/signal_handlers.h"
 
@@ -147,8 +148,16 @@ GroupOutcome ProcessGroup::wait(const SignalWatch& signals) {
     for (Stream& stream : rank.streams) read_stream(stream, /*ended=*/true);
   }
   out_.flush_all(kLastFlushMs);
+  note_lost_output();
   err_.flush_all(kLastFlushMs);
   return outcome_;
+}
+
+void ProcessGroup::note_lost_output() {
+  if (out_.lost() == 0 || out_.lost() == EBADF) return;  // EBADF: the starter had closed it
+  const Status lost = output_lost(out_.lost());
+  say(lost.message());
+  if (outcome_.exit_code == 0) outcome_.exit_code = lost.exit_code();
 }
 
 void ProcessGroup::poll_once(const SignalWatch& signals) {

@@ -121,6 +121,8 @@ class ProcessGroup {
   void pass_on_ask();
   void hear_notes();
   void kill_after(int grace_ms);
+  // On a full disk. Standard error tells, and the exit code is 3 instead of 0.
+  void note_lost_output();
   void say(const std::string& text);
   bool any_running() const;
 

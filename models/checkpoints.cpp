@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/printable.h"
 #include "base/progress.h"
 #include "base/throw_error.h"
 #include "base/units.h"
@@ -191,7 +192,7 @@ void Checkpoints::save(int64_t steps) {
   how.rank_state = random_state(optimizer_.device());
   try {
     saving_.emplace(optimizer_.save(path, how));
-    if (reports()) std::cout << fmt::format("saving {}", path) << std::endl;
+    if (reports()) std::cout << printable("saving " + path) << std::endl;
   } catch (const Error& failure) {
     note_failure(path, failure);
   }
@@ -211,7 +212,7 @@ void Checkpoints::end_saving() {
   try {
     saved_ = saving.wait();
     not_finite_ = saved_->not_finite;
-    if (reports()) std::cout << saved_line(*saved_) << std::endl;
+    if (reports()) std::cout << printable(saved_line(*saved_)) << std::endl;
   } catch (const Error& failure) {
     note_failure(path_of(options_.checkpoints, begun_step_), failure);
   }
@@ -286,7 +287,7 @@ void Checkpoints::export_model() {
   how.optimizer_states = false;
   how.files = files_;
   optimizer_.save(folder, how).wait();
-  if (reports()) std::cout << fmt::format("exported {}", folder) << std::endl;
+  if (reports()) std::cout << printable("exported " + folder) << std::endl;
 }
 
 void Checkpoints::add_to(StepReport& report) const {

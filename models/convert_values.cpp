@@ -9,7 +9,7 @@ namespace elixir {
 
 Status check_stored_values(const checkpoints::StoredFolder& folder,
                            const checkpoints::StoredTensor& tensor, ComputeType kept_as) {
-  const ValueFormat format = checkpoints::format_of(*tensor.dtype);
+  const ValueFormat format = checkpoints::format_of(tensor);
   if (format == ValueFormat::kNone) return Status();
   const uint64_t bytes = tensor.end - tensor.begin;
   std::vector<std::byte> block(std::min(bytes, kConvertBlockNumel * tensor.dtype->bytes));

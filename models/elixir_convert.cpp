@@ -7,6 +7,7 @@
 #include "base/cli.h"
 #include "base/compute_type_names.h"
 #include "base/inherited.h"
+#include "base/run_main.h"
 #include "models/convert.h"
 
 namespace elixir {
@@ -35,12 +36,7 @@ CLI::App* add_import(CLI::App& app, ImportRequest& request) {
   return command;
 }
 
-}  // namespace
-}  // namespace elixir
-
-int main(int argc, char** argv) {
-  using namespace elixir;
-  settle_inherited();
+int convert_main(int argc, const char* const* argv) {
   CLI::App app("Converts optimizer states between checkpoints and files of torch.save().",
                "elixir-convert");
   init_cli(app);
@@ -51,14 +47,15 @@ int main(int argc, char** argv) {
   const CLI::App* const import_command = add_import(app, import_request);
   if (const int code = parse_cli(app, argc, argv); code >= 0) return code;
   Status status = error(Code::kInvalidArgument, "no command: export or import");
-  try {
-    if (export_command->parsed()) status = export_torch(export_request);
-    if (import_command->parsed()) status = import_torch(import_request);
-  } catch (const std::bad_alloc&) {
-    status = error(Code::kResourceExhausted, "there is not memory enough for one tensor");
-  } catch (const std::exception& failure) {
-    const std::string text = failure.what();  // LibTorch's go on with a stack
-    status = error(Code::kInternal, "{}", text.substr(0, text.find('\n')));
-  }
+  if (export_command->parsed()) status = export_torch(export_request);
+  if (import_command->parsed()) status = import_torch(import_request);
   return status.ok() ? 0 : report_failure(app, status);
+}
+
+}  // namespace
+}  // namespace elixir
+
+int main(int argc, char** argv) {
+  elixir::settle_inherited();
+  return elixir::run_main("elixir-convert", [&] { return elixir::convert_main(argc, argv); });
 }

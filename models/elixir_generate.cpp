@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "base/printable.h"
 #include "base/progress.h"
+#include "base/run_main.h"
 #include "base/throw_error.h"
 #include "client/elixir.h"
 #include "client/ranks/read_launch_environment.h"
@@ -193,5 +194,5 @@ int generate_main(int argc, const char* const* argv) {
 
 int main(int argc, char** argv) {
   elixir::settle_inherited();
-  return elixir::generate_main(argc, argv);
+  return elixir::run_main("elixir-generate", [&] { return elixir::generate_main(argc, argv); });
 }

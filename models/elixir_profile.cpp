@@ -2,15 +2,16 @@
 // is computed, and a model of any size takes well under a second.
 
 #include <ATen/ops/empty.h>
-#include <fmt/core.h>
 #include <regex.h>
 
 #include <algorithm>
+#include <iostream>
 #include <memory>
 
 #include "base/cli.h"
 #include "base/compute_type_names.h"
 #include "base/inherited.h"
+#include "base/run_main.h"
 #include "client/profile/profile.h"
 #include "client/tensors/meta_init.h"
 #include "client/tensors/scalar_type.h"
@@ -86,12 +87,7 @@ Result<planner::ModelProfile> profile(const Request& request) {
        .target = request.device == "cpu" ? ProfileTarget::kCpu : ProfileTarget::kCuda});
 }
 
-}  // namespace
-}  // namespace elixir
-
-int main(int argc, char** argv) {
-  using namespace elixir;
-  settle_inherited();
+int profile_main(int argc, const char* const* argv) {
   CLI::App app("Prints what one step of a model does, without running it, as JSON.",
                "elixir-profile");
   init_cli(app);
@@ -115,13 +111,16 @@ int main(int argc, char** argv) {
                model.checkpoint_activations,
                "Activations of a block are computed again in backward (default)");
   if (const int code = parse_cli(app, argc, argv); code >= 0) return code;
-  try {
-    const Result<planner::ModelProfile> result = profile(request);
-    if (!result.ok()) return report_failure(app, result.status());
-    fmt::print("{}\n", planner::to_json(*result));
-    return 0;
-  } catch (const std::exception& failure) {
-    const std::string text = failure.what();  // LibTorch's go on with a stack
-    return report_failure(app, error(Code::kInternal, "{}", text.substr(0, text.find('\n'))));
-  }
+  const Result<planner::ModelProfile> result = profile(request);
+  if (!result.ok()) return report_failure(app, result.status());
+  std::cout << planner::to_json(*result) << "\n";
+  return 0;
+}
+
+}  // namespace
+}  // namespace elixir
+
+int main(int argc, char** argv) {
+  elixir::settle_inherited();
+  return elixir::run_main("elixir-profile", [&] { return elixir::profile_main(argc, argv); });
 }

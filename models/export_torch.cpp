@@ -14,6 +14,7 @@
 #include "checkpoint/folder_calls.h"
 #include "checkpoint/load_plan.h"
 #include "checkpoint/new_file.h"
+#include "checkpoint/value_check.h"
 #include "models/convert.h"
 #include "models/torch_file.h"
 #include "optim_cpu/master.h"
@@ -157,6 +158,7 @@ Status Exporter::put_in_order(const std::vector<std::string>& given) {
 }
 
 Status Exporter::check_values() const {
+  ELIXIR_RETURN_IF_ERROR(checkpoints::check_update_counts(folder_));
   for (const std::string& name : order_) {
     const ExportedParameter& of = trained_.at(name);
     for (const StoredTensor* const tensor : {of.param, of.exp_avg, of.exp_avg_sq, of.master}) {

@@ -262,7 +262,9 @@ Status Importer::write_moment(const ImportedParameter& trained, StateKind kind,
       std::as_bytes(std::span(values->data_ptr<float>(), static_cast<size_t>(values->numel())));
   ELIXIR_RETURN_IF_ERROR(checkpoints::check_counts(
       request_.torch_file, fmt::format("{}.{}", trained.param->name, checkpoints::state_name(kind)),
-      count_values(ValueFormat::kFp32, bytes), ComputeType::kFp32));
+      count_values(kind == StateKind::kExpAvgSq ? ValueFormat::kFp32Square : ValueFormat::kFp32,
+                   bytes),
+      ComputeType::kFp32));
   return writer.append(bytes);
 }
 

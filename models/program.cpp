@@ -9,6 +9,9 @@
 #include "base/error.h"
 #include "base/gpu.h"
 #include "base/printable.h"
+#include "base/run_main.h"
+#include "base/spare_threads.h"
+#include "base/throw_error.h"
 #include "client/ranks/compute_threads.h"
 #include "client/ranks/openmp_wait.h"
 
@@ -23,6 +26,7 @@ const char* device_of(DeviceChoice choice) {
 void use_threads(int threads, uint32_t ranks) {
   const uint32_t chosen = compute_threads(static_cast<uint32_t>(std::max(threads, 0)), ranks);
   if (chosen > 1) limit_openmp_spinning();
+  throw_if_error(check_spare_threads(chosen - 1));  // OpenMP would end the process
   at::set_num_threads(static_cast<int>(chosen));
 }
 
@@ -44,9 +48,13 @@ Status current_failure(const std::string& memory_remedy) {
                   "LibTorch found no memory on the device: " + memory_remedy + "; " +
                       failure.what_without_backtrace());
   } catch (const c10::Error& failure) {
-    return Status(Code::kInternal, failure.what_without_backtrace());
+    const Status status = status_of(failure);
+    if (status.code() == Code::kInternal) {
+      return Status(status.code(), failure.what_without_backtrace());
+    }
+    return Status(status.code(), status.message() + "; or " + memory_remedy);
   } catch (const std::exception& failure) {
-    return Status(Code::kInternal, failure.what());
+    return status_of(failure);
   }
 }
 

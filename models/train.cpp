@@ -181,8 +181,7 @@ class Training {
     if (every == 0 || steps % every != 0) return;
     const auto text = sample(*model_, data_, options_, steps, optimizer_);  // of all ranks
     if (!reports()) return;
-    std::cout << (text.ok() ? "sample: " + *text : "no sample: " + text.status().message())
-              << std::endl;
+    say(text.ok() ? "sample: " + *text : "no sample: " + text.status().message());
   }
 
   // Backward over the rows of this rank; their mean loss, which a GPU is still computing.
@@ -304,8 +303,8 @@ RunStart find_run_start(TrainOptions& options, const std::vector<DamagedCheckpoi
 void set_damaged_aside(const RunStart& start) {
   for (const std::string& path : start.damaged) {
     const Result<std::string> aside = set_aside(path);
-    std::cout << (aside.ok() ? fmt::format("{} is called {} from now on", path, *aside)
-                             : aside.status().message())
+    std::cout << printable(aside.ok() ? fmt::format("{} is called {} from now on", path, *aside)
+                                      : aside.status().message())
               << std::endl;
   }
 }

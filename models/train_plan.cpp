@@ -5,6 +5,7 @@
 #include <iostream>
 
 #include "base/log.h"
+#include "base/printable.h"
 #include "base/text_file.h"
 #include "base/throw_error.h"
 #include "client/profile/profile.h"
@@ -96,7 +97,7 @@ std::shared_ptr<const planner::Plan> plan_training(Decoder& model, const TrainOp
     const planner::ModelProfile profile = profile_of(model, options, profile_or_measure);
     planned = value_or_throw(choose_plan(profile, options.run, environment));
     if (planned && environment.rank == 0) {
-      std::cout << planner::plan_text(planned->plan) << std::flush;
+      std::cout << printable(planner::plan_text(planned->plan), /*lines=*/true) << std::flush;
       write_reports(options, *planned, profile, planned->gpu_memory_bytes);
     }
   }

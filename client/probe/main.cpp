@@ -9,6 +9,7 @@
 
 #include "base/cli.h"
 #include "base/inherited.h"
+#include "base/run_main.h"
 #include "base/throw_error.h"
 #include "client/probe/collectives.h"
 #include "client/probe/probe.h"
@@ -64,30 +65,20 @@ Status run(Arguments& arguments) {
   return Status();
 }
 
-int run_as_rank(bool on_gpu) try {
+int run_as_rank(bool on_gpu) {
   const c10::InferenceMode no_gradients;
   run_collective_rank(on_gpu);
   return 0;
-} catch (const Error& failure) {
-  std::cerr << "elixir-probe: " << failure.what() << "\n";
-  return failure.exit_code();
-} catch (const std::exception& failure) {  // torch's
-  std::cerr << "elixir-probe: " << failure.what() << "\n";
-  return static_cast<int>(Code::kInternal);
 }
 
-}  // namespace
-}  // namespace elixir::probe
-
-int main(int argc, char** argv) {
-  elixir::settle_inherited();
-  elixir::probe::Arguments arguments;
+int probe_main(int argc, const char* const* argv) {
+  Arguments arguments;
   CLI::App app("Measures this machine and prints the machine file (elixirctl probe keeps it, too).",
                "elixir-probe");
-  elixir::init_cli(app);
+  init_cli(app);
   // What it starts itself as, to measure collectives.
   bool as_rank = false;
-  app.add_flag(elixir::probe::kRankFlag, as_rank)->group("");
+  app.add_flag(kRankFlag, as_rank)->group("");
   app.add_option("--device", arguments.device, "auto, cpu or cuda")
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
   app.add_option("--gpus", arguments.options.gpus, "Devices, and trainers (default: all GPUs)")
@@ -100,8 +91,16 @@ int main(int argc, char** argv) {
                  "Of collectives, in chunk bytes, where known (default: half of a link)");
   app.add_flag("--quick", arguments.options.quick, "Under two seconds, less exact");
   app.add_flag("--quiet", arguments.quiet, "Without lines of progress");
-  if (const int code = elixir::parse_cli(app, argc, argv); code >= 0) return code;
-  if (as_rank) return elixir::probe::run_as_rank(arguments.device == "cuda");
-  const elixir::Status status = elixir::probe::run(arguments);
-  return status.ok() ? 0 : elixir::report_failure(app, status);
+  if (const int code = parse_cli(app, argc, argv); code >= 0) return code;
+  if (as_rank) return run_as_rank(arguments.device == "cuda");
+  const Status status = run(arguments);
+  return status.ok() ? 0 : report_failure(app, status);
+}
+
+}  // namespace
+}  // namespace elixir::probe
+
+int main(int argc, char** argv) {
+  elixir::settle_inherited();
+  return elixir::run_main("elixir-probe", [&] { return elixir::probe::probe_main(argc, argv); });
 }

@@ -4,6 +4,7 @@
 #include <zmq.hpp>
 
 #include "base/clock.h"
+#include "base/spare_descriptors.h"
 #include "base/spare_threads.h"
 #include "base/uninterrupted.h"
 
@@ -27,6 +28,7 @@ ControlChannel::ControlChannel(std::unique_ptr<Socket> socket, LivenessCheck che
 Result<std::unique_ptr<ControlChannel>> ControlChannel::connect(const std::string& endpoint,
                                                                 LivenessCheck check) {
   ELIXIR_RETURN_IF_ERROR(check_spare_threads(kZmqThreads));
+  ELIXIR_RETURN_IF_ERROR(check_spare_descriptors(kZmqDescriptors));
   try {
     auto socket = uninterrupted<zmq::error_t>([] { return std::make_unique<Socket>(); });
     zmq::socket_t& dealer = socket->dealer;

@@ -68,6 +68,12 @@ TEST(Finite, EveryValueOfALongArrayCountsWhereverItLies) {
   EXPECT_EQ(count_values(ValueFormat::kFp32, std::span(shifted).subspan(1)).not_finite, 1u);
 }
 
+TEST(Finite, ASquareIsNotNegative) {
+  const std::vector<float> values = {0, -0.0f, 1e30f, -1e-30f, -INFINITY, INFINITY, -NAN, NAN};
+  EXPECT_EQ(count(ValueFormat::kFp32Square, values), (ValueCounts{.not_finite = 5}));
+  EXPECT_EQ(value_bytes(ValueFormat::kFp32Square), sizeof(float));
+}
+
 TEST(Finite, WhatIsNoNumberHasNone) {
   EXPECT_TRUE(count(ValueFormat::kNone, std::vector<float>{NAN}).good());
   EXPECT_FALSE(count(ValueFormat::kFp32, std::vector<float>{NAN}).good());

@@ -1,5 +1,7 @@
 #include "checkpoint/load_plan.h"
 
+#include <cmath>
+
 #include "checkpoint/left_out.h"
 #include "tests/checkpoint/small_checkpoint.h"
 #include "tests/support/matchers.h"
@@ -45,6 +47,19 @@ class CheckpointPlan : public ::testing::Test {
   SmallCheckpoint small_;
   std::vector<WantedParameter> wanted_ = small_.wanted();
 };
+
+TEST_F(CheckpointPlan, ACountOfStepsIsAWholeNumberOf0OrMore) {
+  for (const float count : {NAN, INFINITY, -3.0f, 1.5f, 1e30f}) {
+    small_.set_count("h.0.w", count);
+    small_.seal();
+    EXPECT_THAT(refusal(), AllOf(HasSubstr("tensor 'state.h.0.w.step': it is"),
+                                 HasSubstr("a whole number of 0 or more")));
+    EXPECT_TRUE(plan({.states = false}).ok());
+  }
+  small_.set_count("h.0.w", 0);
+  small_.seal();
+  EXPECT_TRUE(plan().ok());
+}
 
 TEST_F(CheckpointPlan, EveryPieceIsHashedAndTheHeadersAreAmongThem) {
   const LoadPlan plan = must(this->plan());

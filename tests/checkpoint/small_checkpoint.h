@@ -80,6 +80,7 @@ struct SmallCheckpoint {
     }
     wide.insert(wide.end(), narrow.begin(), narrow.end());
     optimizer = small_tensors(wide, 3);
+    for (const SmallTensor& of : model_1) set_count(of.name, of.name == "h.0.b" ? 3 : 998);
     manifest = {.step = 1000,
                 .updates = 998,
                 .type = ComputeType::kBf16,
@@ -92,6 +93,13 @@ struct SmallCheckpoint {
     seal();
   }
 
+  // Adam's count in the optimizer's file.
+  void set_count(const std::string& parameter, float count) {
+    for (SmallTensor& tensor : optimizer) {
+      if (tensor.name != "state." + parameter + ".step") continue;
+      tensor.bytes.assign(reinterpret_cast<const char*>(&count), sizeof count);
+    }
+  }
   // After tensors or the manifest have changed.
   void seal() {
     files["config.json"] = "{\"model_type\": \"gpt2\"}";

@@ -110,7 +110,7 @@ TEST_F(FiniteValues, ALoadRefusesEachParameterByName) {
       const at::Tensor before = item.value().detach().to(at::kFloat).clone();
       set(run, item.value(), at, at == 0 ? kNan : kInfinity);
       const std::string path = save(run);
-      const std::string name = "'" + item.key() + "' has 1 values that are NaN or infinite";
+      const std::string name = "'" + item.key() + "' has 1 value that is NaN or infinite";
       for (const double share : {0.0, 0.5, 1.0}) {
         EXPECT_THAT(refusal_of([&] { MixedRun(0, short_chunks(path, share)); }, Code::kBadInput),
                     AllOf(HasSubstr(path), HasSubstr(name)))
@@ -158,7 +158,7 @@ TEST_F(FiniteValues, WhatFp16CannotHoldIsRefusedAtTheLoad) {
   };
   EXPECT_NO_THROW(MixedRun(0, fp16(fits)));
   EXPECT_THAT(refusal_of([&] { MixedRun(0, fp16(large)); }, Code::kBadInput),
-              AllOf(HasSubstr("'head.bias' has 1 values beyond 65504"), HasSubstr("bf16")));
+              AllOf(HasSubstr("'head.bias' has 1 value that is beyond 65504"), HasSubstr("bf16")));
 }
 
 }  // namespace

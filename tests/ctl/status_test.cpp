@@ -60,7 +60,7 @@ class StatusTest : public ::testing::Test {
 
 TEST_F(StatusTest, TheAnswerArrivesAsItWasSent) {
   const FakeDaemon daemon(folder_.status_endpoint(), {kAnswer});
-  const StatusClient client(folder_.status_endpoint());
+  StatusClient client(folder_.status_endpoint());
   for (int i = 0; i < 3; ++i) {
     const std::string answer = must(client.request());
     EXPECT_EQ(answer, kAnswer);

@@ -7,7 +7,7 @@ import os
 import struct
 
 import harness
-from checkpoint_run import MODEL, TRAIN, Checkpoint, name_of, replace_file, step_names
+from checkpoint_run import MODEL, OPTIMIZER, TRAIN, Checkpoint, name_of, replace_file, step_names
 from harness import NIGHTLY, TEXT, TINY, program
 
 DIVERGED = 11
@@ -16,9 +16,9 @@ SEVENTH = ['--log-every', '1', '--inject-overflow', '0,6']
 NAN, LARGE = float('nan'), 7e4
 
 
-def with_value(folder, tensor, value, last=False):
+def with_value(folder, tensor, value, last=False, name=MODEL):
     """Puts a value into the place of a tensor's first or last one, in FP32. The manifest fits."""
-    with open(os.path.join(folder, MODEL), 'rb') as file:
+    with open(os.path.join(folder, name), 'rb') as file:
         data = bytearray(file.read())
     header_bytes = struct.unpack('<Q', data[:8])[0]
     entry = json.loads(data[8:8 + header_bytes])[tensor]
@@ -26,7 +26,7 @@ def with_value(folder, tensor, value, last=False):
     begin, end = entry['data_offsets']
     at = 8 + header_bytes + (end - 4 if last else begin)
     data[at:at + 4] = struct.pack('<f', value)
-    replace_file(folder, MODEL, bytes(data))
+    replace_file(folder, name, bytes(data))
 
 
 class Diverging(Checkpoint):
@@ -121,6 +121,24 @@ class Weights(Checkpoint):
         command = self.launch(ranks, TRAIN) if ranks > 1 else [TRAIN]
         return self.run_program(command, TINY, '--init', folder, *TEXT, '--bytes', '--steps', '1', flags, limit_s=120)
 
+    def test_states_that_no_training_has_are_refused_by_name(self):
+        self.succeed(TRAIN, TINY, '--steps', '1', '--checkpoints', self.checkpoints)
+        before = open_bytes(self.at(1), OPTIMIZER)
+        resume = [TRAIN, TINY, '--steps', '2', '--resume', self.at(1)]
+        export = [program('elixirctl'), 'checkpoint', 'export', self.at(1), '--torch',
+                  os.path.join(self.folder, 'adam.pt')]
+        count = 'it is 1.5, but a count of steps is a whole number'
+        square = 'has 1 value that is NaN, infinite or negative'
+        for state, value, said, commands in (('step', 1.5, count, (resume, export)),
+                                             ('exp_avg_sq', -1, square, (resume, export) if NIGHTLY else (export,))):
+            with_value(self.at(1), f'state.transformer.ln_f.bias.{state}', value, name=OPTIMIZER)
+            for command in commands:
+                refused = self.run_program(command)
+                self.assertEqual(refused.exit_code, 4, str(refused))
+                self.assertIn(f"'state.transformer.ln_f.bias.{state}'", refused.errors)
+                self.assertIn(said, refused.errors)
+            replace_file(self.at(1), OPTIMIZER, before)
+
     def test_a_value_that_is_none_is_refused_by_name(self):
         kinds = self.KINDS if NIGHTLY else self.KINDS[:3]
         whole = {model: self.exported(model) for model in sorted({kind[0] for kind in kinds})}
@@ -130,19 +148,19 @@ class Weights(Checkpoint):
                 with_value(whole[model], tensor, NAN, last)
                 refused = self.begin(whole[model], ranks)
                 self.assertEqual(refused.exit_code, 4, str(refused))
-                self.assertIn(f"{whole[model]}: '{tensor}' has 1 values that are NaN or infinite", refused.errors)
+                self.assertIn(f"{whole[model]}: '{tensor}' has 1 value that is NaN or infinite", refused.errors)
                 self.assertNotIn('step 1/', refused.output)
                 replace_file(whole[model], MODEL, before[model])
         folder = whole['gpt2-nano']
         with_value(folder, 'transformer.wte.weight', LARGE)
         refused = self.begin(folder, 1, '--dtype', 'fp16')
         self.assertEqual(refused.exit_code, 4, str(refused))
-        self.assertIn("'transformer.wte.weight' has 1 values beyond 65504, the largest of fp16", refused.errors)
+        self.assertIn("'transformer.wte.weight' has 1 value that is beyond 65504, the largest of fp16", refused.errors)
         self.assertEqual(self.begin(folder, 1, '--dtype', 'bf16', '--diverged-after', '0').exit_code, 0)
 
 
-def open_bytes(folder):
-    with open(os.path.join(folder, MODEL), 'rb') as file:
+def open_bytes(folder, name=MODEL):
+    with open(os.path.join(folder, name), 'rb') as file:
         return file.read()
 
 

@@ -4,6 +4,7 @@ do, and signals ignored, as nohup and a shell's background jobs do. By default a
 import json
 import os
 import re
+import shutil
 import signal
 import unittest
 
@@ -140,6 +141,92 @@ class Descriptors(Surroundings):
         for command in others:
             for subset in SUBSETS:
                 self.assertEqual(self.expect_the_same(subset, command), 0)
+
+
+class Limits(Surroundings):
+    FULL = ['sh', '-c', 'exec "$@" >/dev/full', 'sh']
+    LOST = 'lines of standard output are lost (No space left on device): make room'
+    EXIT_CODES = (0, 3, 5)  # 5: there is no elixird to ask
+    NOT_LOADED = 127  # ld.so opens the libraries
+
+    def generate(self, folder):
+        return [program('elixir-generate'), folder, '--prompt', 'a', '--length', '2', '--threads', '1']
+
+    def test_output_that_a_full_disk_does_not_take_is_told(self):
+        folder = self.made_checkpoint()
+        elixirctl = program('elixirctl')
+        nano = ['--model', 'gpt2-nano']
+        commands = [[elixirctl, 'plan', *nano, '--json'], [elixirctl, 'profile', *nano], [elixirctl, 'estimate', *nano],
+                    [elixirctl, 'checkpoint', 'list', folder], [elixirctl, '--help'],
+                    [program('elixir-profile'), *nano], self.generate(folder),
+                    [program('elixird'), '--help'], self.train(), self.launch(2, self.train())]
+        for command in commands:
+            told = self.run_program(self.FULL, command)
+            self.assertEqual(told.exit_code, 3, str(told))
+            self.assertIn(f'{os.path.basename(command[0])}: {self.LOST}', told.errors)
+            self.stop_idle_elixird()
+
+    def end_with_descriptors(self, limit, *command):
+        """Of a program that may have so many, and uses all of them or says that it lacks some. It does not hang."""
+        return self.run_program('sh', '-c', f'ulimit -n {limit}; exec "$@"', 'sh', command)
+
+    def expect_no_abort(self, limits, *command):
+        for limit in limits:
+            with self.subTest(limit=limit):
+                ended = self.end_with_descriptors(limit, command)
+                loads = ended.exit_code != self.NOT_LOADED or 'error while loading shared libraries' in ended.errors
+                self.assertTrue(ended.exit_code in (*self.EXIT_CODES, self.NOT_LOADED) and loads, str(ended))
+                if ended.exit_code == 3:
+                    self.assertIn('ulimit -n', ended.all_text + self.log())
+
+    def test_too_few_descriptors_end_no_program_by_an_abort(self):
+        folder = self.made_checkpoint()
+        daemon = self.start_elixird()
+        every = range(3, 41)
+        for words in (['status'], ['status', '--json'], ['doctor']):
+            self.expect_no_abort(every if NIGHTLY else range(5, 17), program('elixirctl'), words)
+        self.expect_no_abort(every if NIGHTLY else (11, 14), self.generate(folder))
+        self.expect_no_abort(every if NIGHTLY else (11, 13), self.train())
+        self.stop_elixird(daemon)
+
+    def test_too_few_descriptors_of_elixird_and_of_a_launch(self):
+        daemon = [program('elixird'), '--no-bandwidth-probe', '--exit-when-idle', '1']
+        self.expect_no_abort(range(3, 41) if NIGHTLY else (8, 12, 20, 23), daemon)
+        self.expect_no_abort(range(3, 41) if NIGHTLY else (10, 20), self.launch(2, self.train()))
+
+    def test_a_removed_working_directory_is_named(self):
+        for command in (['elixirctl', 'doctor'], ['elixir-train'], ['elixir-generate', 'x'], ['elixird'],
+                        ['elixir-run', 'true'], ['elixir-profile'], ['elixir-convert']):
+            gone = self.path('gone')
+            os.mkdir(gone)
+            ended = self.run_program('sh', '-c', f'cd {gone} && rmdir {gone} && exec "$@"', 'sh', program(command[0]),
+                                     command[1:])
+            self.assertEqual(ended.exit_code, 4, str(ended))
+            self.assertEqual(ended.errors.splitlines()[-1],
+                             f'{command[0]}: the working directory was removed: cd to another folder')
+
+    def test_a_helper_that_a_signal_ended_has_its_likely_cause(self):
+        """A helper stands beside elixirctl."""
+        shutil.copy(program('elixirctl'), self.path('elixirctl'))
+        for name, cause in (('ABRT', 'its memory limit is the likely cause: raise ulimit -v'),
+                            ('KILL', 'the kernel does so if memory is short'), ('XCPU', 'raise ulimit -t')):
+            with open(self.path('elixir-profile'), 'w', encoding='utf-8') as file:
+                file.write(f'#!/bin/sh\nulimit -c 0\nkill -{name} $$\n')
+            os.chmod(self.path('elixir-profile'), 0o700)
+            ended = self.run_program(self.path('elixirctl'), 'profile', '--model', 'gpt2-nano')
+            self.assertEqual(ended.exit_code, 3, str(ended))
+            self.assertIn(f'elixir-profile was ended by SIG{name}: {cause}', ended.errors)
+
+    def test_lines_about_folders_do_not_speak_to_the_terminal(self):
+        folder = self.path('\x1b[31mred\nline')
+        os.mkdir(folder)
+        run = self.succeed(self.train('--checkpoints', f'{folder}/ck', '--export', f'{folder}/model'))
+        for line in (r'saving .*\?\[31mred\?line/ck/step', r'saved .*\?\[31mred\?line/ck/step',
+                     r'exported .*\?\[31mred\?line/model$'):
+            self.assertRegex(run.output, f'(?m)^{line}')
+        listed = self.succeed(program('elixirctl'), 'checkpoint', 'list', folder)
+        self.assertIn('?[31mred?line', listed.output)
+        self.assertNotIn('\x1b', run.all_text + listed.all_text)
 
 
 class IgnoredSignals(Surroundings):

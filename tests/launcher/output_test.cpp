@@ -104,13 +104,14 @@ TEST(OutputStreamTest, AReaderThatWentAwayIsNoticed) {
 }
 
 // As a terminal that has ended: ranks that write there themselves go on, too.
-TEST(OutputStreamTest, WhatAFullDiskDoesNotTakeIsDropped) {
+TEST(OutputStreamTest, WhatAFullDiskDoesNotTakeIsDroppedAndTold) {
   const UniqueFd full(::open("/dev/full", O_WRONLY | O_CLOEXEC));
   ASSERT_TRUE(full.valid());
   OutputStream stream(full.get());
   stream.buffer()->append("text");
   stream.flush();
-  EXPECT_FALSE(stream.broken());
+  EXPECT_EQ(stream.lost(), ENOSPC);
+  EXPECT_FALSE(stream.broken()) << "ranks go on";
   EXPECT_TRUE(stream.empty());
 }
 

@@ -70,8 +70,9 @@ TEST_F(ConvertTest, ValuesThatNobodyCanTrainWithAreRefusedByName) {
     for (const float value : bad) {
       Dict adam = adam_of_two({"b.weight", "a.bias"});
       adam.at("state").toGenericDict().at("a.bias").toGenericDict().at(state).toTensor()[4] = value;
-      expect_refused(import(adam), Code::kBadInput,
-                     {"optimizer.pt", std::string("'a.bias.") + state + "' has 1 values"});
+      expect_refused(
+          import(adam), Code::kBadInput,
+          {"optimizer.pt", std::string("'a.bias.") + state + "' has 1 value that is NaN"});
       EXPECT_FALSE(std::filesystem::exists(folder_.path("step-000000007")));
     }
   }
@@ -86,7 +87,7 @@ TEST_F(ConvertTest, ValuesThatNobodyCanTrainWithAreRefusedByName) {
       std::memcpy(changed.data() + at, &value, sizeof value);
       folder_.write("model/model.safetensors", changed);
       expect_refused(import(adam_of_two({"b.weight", "a.bias"})), Code::kBadInput,
-                     {std::string("'") + name + "' has 1 values that are NaN or infinite"});
+                     {std::string("'") + name + "' has 1 value that is NaN or infinite"});
     }
     const float large = 70000;
     std::string changed = model;
@@ -98,7 +99,7 @@ TEST_F(ConvertTest, ValuesThatNobodyCanTrainWithAreRefusedByName) {
     std::filesystem::remove_all(asked.output);
     asked.type = ComputeType::kFp16;
     expect_refused(import_torch(asked), Code::kBadInput,
-                   {std::string("'") + name + "' has 1 values beyond 65504"});
+                   {std::string("'") + name + "' has 1 value that is beyond 65504"});
   }
 }
 
