@@ -1,6 +1,7 @@
 #include "models/token_file.h"
 
 #include <fcntl.h>
+#include <strings.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -10,6 +11,7 @@
 #include <cstring>
 
 #include "base/fd.h"
+#include "checkpoint/json_values.h"
 
 namespace elixir {
 namespace {
@@ -24,14 +26,27 @@ bool is_control(uint8_t byte) {
   return (byte < 0x20 && (byte < '\a' || byte > '\r') && byte != 0x1b) || byte == 0x7f;
 }
 
+constexpr const char* kFromUtf16 = "UTF-16 text converts with 'iconv -f UTF-16 -t UTF-8'";
+
+std::span<const uint8_t> text_of(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()};
+}
+
 Status check_text(const std::string& path, std::span<const uint8_t> text) {
+  const bool marked = text.size() >= 2 && ((text[0] == 0xff && text[1] == 0xfe) ||
+                                           (text[0] == 0xfe && text[1] == 0xff));
+  if (marked) {
+    return bad_file(path, "not a text in UTF-8: it begins with the byte order mark of UTF-16",
+                    kFromUtf16);
+  }
   const void* nul = std::memchr(text.data(), 0, text.size());
   if (nul != nullptr) {
     const auto offset = static_cast<const uint8_t*>(nul) - text.data();
     return bad_file(
         path, fmt::format("not a text file: a NUL byte at offset {}", offset),
-        "give plain text (UTF-16 text converts with 'iconv -f UTF-16 -t UTF-8'), a token "
-        "file of scripts/tokenize_text.py, or bare tokens in a file whose name ends in .bin");
+        fmt::format("give plain text ({}), a token file of scripts/tokenize_text.py, or bare "
+                    "tokens with their --tokens-dtype",
+                    kFromUtf16));
   }
   const auto controls = static_cast<size_t>(std::count_if(text.begin(), text.end(), is_control));
   if (controls * 20 > text.size()) {
@@ -40,7 +55,7 @@ Status check_text(const std::string& path, std::span<const uint8_t> text) {
         fmt::format("not a text file: {} of its {} bytes are control characters", controls,
                     text.size()),
         "give plain text (uncompressed), a token file of scripts/tokenize_text.py, or bare "
-        "tokens in a file whose name ends in .bin");
+        "tokens with their --tokens-dtype");
   }
   return {};
 }
@@ -48,9 +63,9 @@ Status check_text(const std::string& path, std::span<const uint8_t> text) {
 Status outside_vocabulary(const std::string& path, int64_t token, int64_t at,
                           const TokenFileOptions& options) {
   return bad_file(path,
-                  fmt::format("{} {} at position {} is {}outside the model's vocabulary of {}",
-                              options.labels ? "label" : "token", token, at,
-                              options.labels ? "neither -100 nor " : "", options.vocabulary),
+                  fmt::format("{} {} at position {} is outside the model's vocabulary of {}{}",
+                              options.labels ? "label" : "token", token, at, options.vocabulary,
+                              options.labels ? ", and it is not -100" : ""),
                   token < 0 && !options.labels
                       ? "masked positions (-100) belong into a file of labels (--labels)"
                       : "give tokens of this model's tokenizer (scripts/tokenize_text.py), and "
@@ -59,8 +74,23 @@ Status outside_vocabulary(const std::string& path, int64_t token, int64_t at,
 }
 
 // Text for people, but not to learn from as it is.
-bool is_json_name(std::string_view path) {
-  return path.ends_with(".jsonl") || path.ends_with(".ndjson") || path.ends_with(".json");
+bool is_json_name(const std::string& path) {
+  constexpr const char* kEndings[] = {".jsonl", ".ndjson", ".json"};
+  return std::any_of(std::begin(kEndings), std::end(kEndings), [&](std::string_view ending) {
+    return path.size() >= ending.size() &&
+           ::strcasecmp(path.c_str() + path.size() - ending.size(), ending.data()) == 0;
+  });
+}
+
+// The first line that is not blank is an object: a file of JSON lines by any name. `head` is the
+// file's beginning; a line that does not end in it counts by its name alone.
+bool is_json_lines(std::span<const std::byte> head) {
+  std::string_view text(reinterpret_cast<const char*>(head.data()), head.size());
+  if (text.starts_with("\xef\xbb\xbf")) text.remove_prefix(3);
+  text.remove_prefix(std::min(text.find_first_not_of(" \t\r\n"), text.size()));
+  if (!text.starts_with('{')) return false;
+  const auto line = checkpoints::parse_json(text.substr(0, text.find('\n')));
+  return line.ok() && line->is_object();
 }
 
 }  // namespace
@@ -101,7 +131,12 @@ Status TokenFile::understand(int fd, uint64_t file_bytes) {
   const Result<std::optional<TokenFormat>> found = read_token_header(head, file_bytes);
   if (!found.ok()) return error(found.status().code(), "{}: {}", path_, found.status().message());
   if (*found) return map(fd, file_bytes, **found);
-  if (path_.ends_with(".bin")) {
+  const bool named_bare = path_.ends_with(".bin");
+  if (options_.bare && !named_bare && check_text(path_, text_of(head)).ok()) {
+    return bad_file(path_, "it is text, and --tokens-dtype is for bare tokens",
+                    "leave out --tokens-dtype, or name a file of tokens *.bin");
+  }
+  if (named_bare || options_.bare) {
     if (!options_.bare) {
       return bad_file(path_, "it has no header that says how wide its tokens are",
                       "say it with --tokens-dtype (uint16, as nanoGPT writes them, uint32 or "
@@ -113,9 +148,9 @@ Status TokenFile::understand(int fd, uint64_t file_bytes) {
   }
   if (options_.labels) {
     return bad_file(path_, "labels are tokens, not text",
-                    "give a token file: .npy, or .bin with --tokens-dtype int32");
+                    "give a token file: .npy, or bare tokens with --tokens-dtype int32");
   }
-  if (is_json_name(path_) && !options_.bytes) {
+  if (!options_.bytes && (is_json_name(path_) || is_json_lines(head))) {
     return bad_file(path_, "JSON is not read: its keys and quotes would be trained on",
                     "write the text itself into a file, or its tokens (scripts/tokenize_text.py); "
                     "--bytes trains on the file as it is");
@@ -179,6 +214,8 @@ Status TokenFile::read(int64_t begin, std::span<int64_t> out) const {
       return read_as<uint32_t>(begin, out);
     case TokenType::kUint64:
       return read_as<uint64_t>(begin, out);
+    case TokenType::kInt8:
+      return read_as<int8_t>(begin, out);
     case TokenType::kInt16:
       return read_as<int16_t>(begin, out);
     case TokenType::kInt32:

@@ -23,7 +23,8 @@ struct TokenFileOptions {
 };
 
 // One file of tokens, read only:
-//   a known header (models/token_format.h) or the name *.bin   tokens, memory-mapped, so that the
+//   a known header (models/token_format.h), the name *.bin
+//   or `bare`                                                  tokens, memory-mapped, so that the
 //                                                              ranks of a node share its pages
 //   any other                                                  text: each byte is a token; read
 //                                                              into memory as a whole
@@ -34,8 +35,9 @@ class TokenFile {
  public:
   // Fails with kBadInput, naming the file, the cause and the remedy: missing, unreadable, no
   // regular file, empty; a damaged header, or one for a larger vocabulary; a bare .bin file without
-  // `bare`; text with NUL bytes or mostly control characters (that is, no text); JSON, unless
-  // `bytes`; labels as text; a token outside the vocabulary among the first kCheckedTokens.
+  // `bare`; text with NUL bytes, mostly control characters or the mark of UTF-16 (that is, no
+  // text), or with `bare`; JSON by name or content, unless `bytes`; labels as text; a token outside
+  // the vocabulary among the first kCheckedTokens.
   static Result<TokenFile> open(const std::string& path, const TokenFileOptions& options);
 
   static constexpr int64_t kCheckedTokens = int64_t{1} << 20;

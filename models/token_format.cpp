@@ -24,10 +24,10 @@ struct NumpyType {
   std::string_view name;
   TokenType type;
 };
-constexpr NumpyType kNumpyTypes[] = {{"|u1", TokenType::kUint8},  {"<u2", TokenType::kUint16},
-                                     {"<u4", TokenType::kUint32}, {"<u8", TokenType::kUint64},
-                                     {"<i2", TokenType::kInt16},  {"<i4", TokenType::kInt32},
-                                     {"<i8", TokenType::kInt64}};
+constexpr NumpyType kNumpyTypes[] = {{"|u1", TokenType::kUint8},  {"|i1", TokenType::kInt8},
+                                     {"<u2", TokenType::kUint16}, {"<u4", TokenType::kUint32},
+                                     {"<u8", TokenType::kUint64}, {"<i2", TokenType::kInt16},
+                                     {"<i4", TokenType::kInt32},  {"<i8", TokenType::kInt64}};
 
 // REQUIRES: `head` holds it.
 template <typename Number>
@@ -83,6 +83,7 @@ std::string_view numpy_value(std::string_view header, std::string_view key) {
   if (at == std::string_view::npos) return "";
   std::string_view value = header.substr(at + quoted.size());
   value.remove_prefix(std::min(value.find_first_not_of(' '), value.size()));
+  if (value.starts_with('[')) return value.substr(0, value.rfind(']') + 1);
   if (value.starts_with('(')) return value.substr(0, value.find(')') + 1);
   return value.substr(0, value.find_first_of(",}"));
 }
@@ -99,7 +100,7 @@ Result<std::optional<TokenFormat>> read_numpy(std::span<const std::byte> head,
   }
   const std::string_view header = text_of(head.subspan(begin, length));
   std::string_view name = numpy_value(header, "descr");
-  if (name.size() >= 2) name = name.substr(1, name.size() - 2);
+  if (name.size() >= 2 && name.starts_with('\'')) name = name.substr(1, name.size() - 2);
   TokenFormat format{.offset = begin + length};
   const NumpyType* known = nullptr;
   for (const NumpyType& one : kNumpyTypes) {
@@ -131,6 +132,7 @@ Result<std::optional<TokenFormat>> read_numpy(std::span<const std::byte> head,
 uint64_t bytes_of(TokenType type) {
   switch (type) {
     case TokenType::kUint8:
+    case TokenType::kInt8:
       return 1;
     case TokenType::kUint16:
     case TokenType::kInt16:

@@ -14,7 +14,7 @@
 namespace elixir {
 
 // Little-endian integers.
-enum class TokenType : uint8_t { kUint8, kUint16, kUint32, kUint64, kInt16, kInt32, kInt64 };
+enum class TokenType : uint8_t { kUint8, kUint16, kUint32, kUint64, kInt8, kInt16, kInt32, kInt64 };
 
 // The types that a bare file may have (--tokens-dtype) and that Elixir's header names.
 inline constexpr EnumName<TokenType> kTokenTypeNames[] = {

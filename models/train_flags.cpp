@@ -69,7 +69,7 @@ void add_model_options(CLI::App& app, TrainOptions& options, Words& words) {
       ->type_name("FILE")
       ->expected(1, -1);
   add_choice(app, "--tokens-dtype", options.tokens_dtype, kTokenTypeNames,
-             "What bare .bin files hold: uint16, uint32 or int32, little-endian")
+             "What files without a header hold: uint16, uint32 or int32, little-endian")
       ->type_name("TYPE");
   app.add_flag("--bytes", options.bytes,
                "Train on the bytes of text, though the model has tokens of its own");

@@ -158,6 +158,10 @@ double ConfigFields::positive(const char* field) {
   return 1;
 }
 
+double ConfigFields::positive(const char* field, double missing) {
+  return given(field) ? positive(field) : missing;
+}
+
 bool ConfigFields::flag(const char* field, bool missing) {
   if (!given(field)) return missing;
   const json& value = object_[field];
@@ -203,10 +207,7 @@ const json* ConfigFields::object(const char* field) {
 
 void ConfigFields::require_flag(const char* field, bool wanted) {
   if (flag(field, wanted) == wanted) return;
-  fail(
-      bad_config("{} is {}; only {} is known. Take the sizes from the model's file "
-                 "(--safetensors), or its number of parameters (--params)",
-                 quoted(field), !wanted, wanted));
+  fail(bad_config("{} is {}; only {} is known. {}", quoted(field), !wanted, wanted, kCountedBy));
 }
 
 void ConfigFields::one_of(const char* field, std::initializer_list<json> known) {

@@ -37,6 +37,7 @@ class ConfigFields {
   double number(const char* field, double missing);
   // A finite number above 0; an error if it is missing.
   double positive(const char* field);
+  double positive(const char* field, double missing);
   bool flag(const char* field, bool missing);
   // "" for another type.
   std::string text(const char* field);
@@ -69,6 +70,10 @@ class ConfigFields {
   std::set<std::string, std::less<>> asked_;
   std::vector<std::string> unused_within_;
 };
+
+// The way to count a model that is not known.
+inline constexpr const char* kCountedBy =
+    "elixirctl estimate counts others with --safetensors or --params";
 
 // kBadInput, about config.json.
 template <typename... Args>

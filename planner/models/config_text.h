@@ -11,6 +11,9 @@
 
 namespace elixir::planner {
 
+// What keeps `text` from being JSON, and where. REQUIRES: it is none.
+Status fault_of_config(std::string_view text);
+
 // kBadInput: longer than kMaxConfigBytes, nested deeper than any model's, or no JSON object.
 template <typename Json = nlohmann::json>
 Result<Json> parse_config(std::string_view text) {
@@ -23,6 +26,7 @@ Result<Json> parse_config(std::string_view text) {
   if (!within.ok()) return error(Code::kBadInput, "config.json: {}", within.message());
   Result<Json> json = checkpoints::parse_json<Json>(text, kLimits);
   if (json.ok() && json->is_object()) return json;
+  if (!json.ok()) return fault_of_config(text);
   return error(Code::kBadInput,
                "config.json: not a JSON object; it must be the config.json of a Hugging Face "
                "model");

@@ -20,7 +20,7 @@ inline constexpr int64_t kMaxExperts = int64_t{1} << 12;
 inline constexpr int64_t kMaxHeadsWidth = int64_t{1} << 22;    // all heads together
 inline constexpr int64_t kMaxExpertsWidth = int64_t{1} << 26;  // all experts together
 
-// Into config.init_deviation. transformers takes 0 for its default.
+// Into config.init_deviation. 0 is an error: transformers takes it for its default in some layers.
 void read_deviation(ConfigFields& fields, const char* field, TransformerConfig& config);
 
 // Into config.padding_token; config.vocabulary is set. `missing`: transformers' default for the

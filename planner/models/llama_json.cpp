@@ -14,6 +14,8 @@ namespace elixir::planner {
 namespace {
 
 constexpr int64_t kGemmaHeadWidth = 256;
+// num_key_value_heads, where a file leaves it out.
+constexpr int64_t kMistralKvHeads = 8, kQwenKvHeads = 32, kGemmaKvHeads = 4;
 
 // Hugging Face's, of most types, where a file leaves it out.
 constexpr double kLlamaNormEps = 1e-6;
@@ -22,8 +24,10 @@ constexpr double kLlamaNormEps = 1e-6;
 void read_other_sizes(ConfigFields& fields, TransformerConfig& config) {
   config.width = fields.size("hidden_size", kMaxWidth);
   config.layers = fields.size("num_hidden_layers", kMaxLayers);
-  config.kv_heads = fields.size("num_key_value_heads", kMaxWidth,
-                                config.kv_heads != 0 ? config.kv_heads : config.heads);
+  // null means as many as of queries, whatever a file without the field means.
+  const bool as_queries = config.kv_heads == 0 || fields.has("num_key_value_heads");
+  config.kv_heads =
+      fields.size("num_key_value_heads", kMaxWidth, as_queries ? config.heads : config.kv_heads);
   config.mlp_width = fields.size("intermediate_size", kMaxMlpWidth);
   config.head_width = fields.size("head_dim", kMaxHeadWidth, config.head_width);
   config.norm_eps = fields.number("rms_norm_eps", config.norm_eps);
@@ -134,13 +138,22 @@ void read_llama(ConfigFields& fields, TransformerConfig& config) {
 }
 
 void read_mistral(ConfigFields& fields, TransformerConfig& config) {
+  config.kv_heads = kMistralKvHeads;
   read_silu(fields, config);
   require_no_biases(fields);
   config.window = window_in(fields, kUsualWindow);
+  // transformers' AutoModel uses them, and its MistralForCausalLM does not.
+  const int64_t window = config.window;
+  read_windowed(fields, config, [&](int64_t) { return window != 0; });
+  if (config.window == window && config.windowed.empty()) return;
+  fields.fail(
+      bad_config("'layer_types' and 'sliding_window' differ, and not all of transformers' models "
+                 "of this type use 'layer_types'; make them agree, or leave out 'layer_types'"));
 }
 
 void read_mixtral(ConfigFields& fields, TransformerConfig& config) {
   config.rotary.base = 1e6;
+  config.kv_heads = kMistralKvHeads;
   read_silu(fields, config, 1e-5);
   require_no_biases(fields);
   config.window = window_in(fields, 0);
@@ -157,6 +170,7 @@ void read_mixtral(ConfigFields& fields, TransformerConfig& config) {
 }
 
 void read_qwen2(ConfigFields& fields, TransformerConfig& config) {
+  config.kv_heads = kQwenKvHeads;
   read_silu(fields, config);
   config.qkv_bias = true;
   read_qwen_window(fields, config);
@@ -165,6 +179,7 @@ void read_qwen2(ConfigFields& fields, TransformerConfig& config) {
 void read_qwen3(ConfigFields& fields, TransformerConfig& config) {
   constexpr int64_t kQwen3HeadWidth = 128;
   config.head_width = kQwen3HeadWidth;
+  config.kv_heads = kQwenKvHeads;
   read_silu(fields, config);
   read_attention_bias(fields, config);
   config.qk_norm = true;
@@ -174,6 +189,7 @@ void read_qwen3(ConfigFields& fields, TransformerConfig& config) {
 void read_gemma2(ConfigFields& fields, TransformerConfig& config) {
   config.norm_eps = kLlamaNormEps;
   config.head_width = kGemmaHeadWidth;
+  config.kv_heads = kGemmaKvHeads;
   read_llama_sizes(fields, config);
   read_gemma(fields, config, /*period=*/2);
   config.final_softcap = softcap_in(fields, "final_logit_softcapping", 30);
@@ -188,7 +204,7 @@ void read_gemma3(ConfigFields& fields, TransformerConfig& config) {
   config.vocabulary = fields.size("vocab_size", kMaxRows, 262208);
   config.context = fields.size("max_position_embeddings", kMaxRows, 131072);
   config.heads = fields.size("num_attention_heads", kMaxWidth, 8);
-  config.kv_heads = 4;
+  config.kv_heads = kGemmaKvHeads;
   read_other_sizes(fields, config);
   read_layered_rotary(fields, config);
   const int64_t period = fields.size("sliding_window_pattern", kMaxLayers, 6);

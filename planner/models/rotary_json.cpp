@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <string>
 #include <utility>
 
 #include "base/enum_names.h"
+#include "base/printable.h"
 #include "planner/json_fields.h"
 
 namespace elixir::planner {
@@ -50,14 +52,19 @@ double yarn_magnitude(double factor, double scale) {
   return factor <= 1 ? 1 : 0.1 * scale * std::log(factor) + 1;
 }
 
-void read_yarn(ConfigFields& fields, Rotary& rotary) {
+// transformers takes null for false.
+bool truncate_in(ConfigFields& fields) {
+  return !fields.has("truncate") || fields.flag("truncate", false);
+}
+
+void read_yarn(ConfigFields& fields, std::optional<bool> truncate, Rotary& rotary) {
   const auto or_default = [&](const char* field, double missing) {
     const double value = fields.number(field, missing);
     return value == 0 ? missing : value;  // as transformers reads it
   };
   rotary.beta_fast = or_default("beta_fast", 32);
   rotary.beta_slow = or_default("beta_slow", 1);
-  rotary.truncate = fields.flag("truncate", true);
+  rotary.truncate = truncate ? *truncate : truncate_in(fields);
   const double scale = fields.number("mscale", 0), of_all = fields.number("mscale_all_dim", 0);
   const double magnitude = scale > 0 && of_all > 0 ? yarn_magnitude(rotary.factor, scale) /
                                                          yarn_magnitude(rotary.factor, of_all)
@@ -78,11 +85,13 @@ void read_llama3(ConfigFields& fields, Rotary& rotary) {
   }
 }
 
-// Of one description. `rotary.base` is set: the one outside of it.
-void read_described(ConfigFields& fields, int64_t context, Rotary& rotary) {
+// Of one description. `rotary.base` is set: the one outside of it. `truncate`: where it does not
+// count what the description says of it.
+void read_described(ConfigFields& fields, int64_t context, std::optional<bool> truncate,
+                    Rotary& rotary) {
   check_kind_names(fields);
   rotary.kind = kind_in(fields);
-  rotary.base = fields.number("rope_theta", rotary.base);
+  rotary.base = fields.positive("rope_theta", rotary.base);
   fields.one_of("partial_rotary_factor", {1});
   if (rotary.kind == RotaryKind::kDefault) return;
   rotary.factor = fields.positive("factor");
@@ -98,7 +107,7 @@ void read_described(ConfigFields& fields, int64_t context, Rotary& rotary) {
   }
   rotary.original_context =
       fields.size("original_max_position_embeddings", kMostPositions, context);
-  if (rotary.kind == RotaryKind::kYarn) read_yarn(fields, rotary);
+  if (rotary.kind == RotaryKind::kYarn) read_yarn(fields, truncate, rotary);
   if (rotary.kind == RotaryKind::kLlama3) read_llama3(fields, rotary);
 }
 
@@ -108,6 +117,7 @@ struct Found {
   const char* base_field;  // "rope_theta"
   int64_t context;
   Rotary& rotary;
+  std::optional<bool> truncate = {};  // Gemma 3: what transformers takes for each description
   const char* described_by = nullptr;
 };
 
@@ -116,7 +126,9 @@ void take(Found& found, const char* name, const json& object) {
   ConfigFields inner(object, std::string(name) + ".");
   const double outside = found.rotary.base;
   Rotary rotary{.base = outside};
-  read_described(inner, found.context, rotary);
+  read_described(inner, found.context, found.truncate, rotary);
+  if (found.truncate && object.value("truncate", json(true)) == json(*found.truncate))
+    inner.known({"truncate"});
   found.fields.adopt(inner);
   if (found.described_by == nullptr && found.fields.given(found.base_field) &&
       rotary.base != outside) {
@@ -138,7 +150,7 @@ void take(Found& found, const char* name, const json& object) {
 }
 
 Found begin(ConfigFields& fields, const char* base_field, int64_t context, Rotary& rotary) {
-  rotary.base = fields.number(base_field, rotary.base);
+  rotary.base = fields.positive(base_field, rotary.base);
   fields.one_of("partial_rotary_factor", {1});
   return {.fields = fields, .base_field = base_field, .context = context, .rotary = rotary};
 }
@@ -185,7 +197,7 @@ void read_rotary(ConfigFields& fields, TransformerConfig& config) {
     if (object == nullptr) continue;
     for (const auto& [name, value] : object->items()) {
       if (value.is_object()) {
-        return fields.fail(not_computed("'{}' has one for '{}'", field, name));
+        return fields.fail(not_computed("'{}' has one for '{}'", field, printable(name)));
       }
     }
     take(found, field, *object);
@@ -199,10 +211,13 @@ void read_layered_rotary(ConfigFields& fields, TransformerConfig& config) {
   Rotary local{.base = kLocalBase};
   Found all = begin(fields, "rope_theta", config.context, config.rotary);
   Found near = begin(fields, "rope_local_base_freq", config.context, local);
+  const json* const parameters = fields.object("rope_parameters");
+  const json none = json::object();
+  ConfigFields inner(parameters != nullptr ? *parameters : none, "rope_parameters.");
+  all.truncate = near.truncate = truncate_in(inner);
   if (const json* const scaling = fields.object("rope_scaling"))
     take(all, "rope_scaling", *scaling);
-  if (const json* const parameters = fields.object("rope_parameters")) {
-    ConfigFields inner(*parameters, "rope_parameters.");
+  if (parameters != nullptr) {
     const json* const full = inner.object(kFull);
     const json* const windowed = inner.object(kWindowed);
     if (full == nullptr && windowed == nullptr) {
@@ -228,7 +243,9 @@ void write_rotary(const TransformerConfig& config, Json& json) {
   if (config.four_norms && config.qk_norm) {
     const Rotary& local = config.window_rotary ? *config.window_rotary : config.rotary;
     json["rope_local_base_freq"] = local.base;
+    const bool truncate = config.rotary.truncate && local.truncate;
     json["rope_parameters"] = {{kFull, std::move(parameters)}, {kWindowed, described(local)}};
+    if (!truncate) json["rope_parameters"]["truncate"] = false;
   } else {
     json["rope_parameters"] = std::move(parameters);
   }

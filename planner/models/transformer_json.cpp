@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "base/printable.h"
 #include "planner/json_fields.h"
 #include "planner/models/config_fields.h"
 #include "planner/models/config_text.h"
@@ -23,7 +24,9 @@ void read_gpt2(ConfigFields& fields, TransformerConfig& config) {
   config.heads = fields.size("n_head", kMaxWidth);
   config.kv_heads = config.heads;
   config.mlp_width = fields.size("n_inner", kMaxMlpWidth, 4 * config.width);
-  config.tied = fields.flag("tie_word_embeddings", true);
+  if (!fields.flag("tie_word_embeddings", true)) {
+    fields.fail(not_computed("'tie_word_embeddings' of a gpt2 is false"));
+  }
   config.norm_eps = fields.number("layer_norm_epsilon", config.norm_eps);
   read_deviation(fields, "initializer_range", config);
   fields.require_flag("add_cross_attention", false);
@@ -57,8 +60,8 @@ void read_opt(ConfigFields& fields, TransformerConfig& config) {
   if (fields.size("word_embed_proj_dim", kMaxWidth, config.width) != config.width) {
     fields.fail(
         bad_config("'word_embed_proj_dim' is not 'hidden_size' ({}): embeddings with "
-                   "a projection are not known; use --safetensors or --params",
-                   config.width));
+                   "a projection are not known. {}",
+                   config.width, kCountedBy));
   }
 }
 
@@ -113,22 +116,28 @@ struct ReadFile {
   Status refused;  // the sizes are what the file says nonetheless, 0 where it says none
 };
 
+// Weights stored in fewer bits are of other sizes, and not trained as they are.
+void require_no_quantization(ConfigFields& fields) {
+  constexpr const char* kField = "quantization_config";
+  if (!fields.given(kField)) return;
+  fields.fail(
+      bad_config("{} is given; only models in 16 or 32 bits are known: give the folder of the "
+                 "model in 16 bits",
+                 fields.quoted(kField)));
+}
+
 ReadFile read_as(const KnownType& known, const json& object) {
   ConfigFields fields(object);
-  // Weights stored in fewer bits are of other sizes, and not trained as they are.
-  if (fields.given("quantization_config")) {
-    fields.fail(
-        bad_config("'quantization_config' is given; only models in 16 or 32 bits are "
-                   "known. Without the field it is the same model in 16 bits"));
-  }
+  require_no_quantization(fields);
   ReadFile file;
-  const std::string path = fields.text("_name_or_path");
+  const std::string path = printable(fields.text("_name_or_path"));
   file.config.name = path.empty() ? known.name : path;
   // A model of images, too: of its language model.
   const auto language = object.find("text_config");
   if (language != object.end() && language->is_object()) {
     fields.known({"text_config"});
     ConfigFields inner(*language, "text_config.");
+    require_no_quantization(inner);
     known.read(inner, file.config);
     fields.adopt(inner);
   } else {
@@ -154,17 +163,14 @@ Result<ReadFile> read_file(std::string_view text) {
   if (!parsed.ok()) return parsed.status();
   if (const KnownType* const known = type_of(*parsed)) return read_as(*known, *parsed);
   const auto type = parsed->find("model_type");
-  return bad_config(
-      "'model_type' is {}; known: {}. For others use --safetensors or "
-      "--params",
-      type == parsed->end() ? "missing" : shown(*type), known_types());
+  return bad_config("'model_type' is {}; known: {}. {}",
+                    type == parsed->end() ? "missing" : shown(*type), known_types(), kCountedBy);
 }
 
 }  // namespace
 
 void read_deviation(ConfigFields& fields, const char* field, TransformerConfig& config) {
-  const double deviation = fields.number(field, 0);
-  if (deviation > 0) config.init_deviation = deviation;
+  config.init_deviation = fields.positive(field, config.init_deviation);
 }
 
 void read_padding(ConfigFields& fields, int64_t missing, TransformerConfig& config) {

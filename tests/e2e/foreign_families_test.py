@@ -31,6 +31,10 @@ CONFIGS = {
     'qwen3': transformers.Qwen3Config(**LLAMA, head_dim=32),
 }
 
+# The file that tests/planner/config_fields_test.cpp reads; what its rows do not hold has no meaning for a model.
+DEFAULTS = os.path.join(harness.REPOSITORY, 'tests', 'planner', 'transformers_defaults.json')
+NAMES_ALONE = {'transformers_version', 'id2label', 'label2id'}
+
 
 def theirs(model):
     """What it continues the prompt with, the likeliest token each time."""
@@ -46,6 +50,18 @@ class ForeignFamilies(harness.ElixirTest):
         finished = self.succeed(program('elixir-generate'), folder, '--tokens', ','.join(map(str, PROMPT)), '--length',
                                 str(LENGTH), '--temperature', '0')
         return finished.output.strip()
+
+    def test_the_defaults_of_fields_are_those_of_transformers(self):
+        with open(DEFAULTS, encoding='utf-8') as file:
+            table = json.load(file)
+        for row in table:
+            sizes = dict(row['file'])
+            with self.subTest(sizes=sizes):
+                theirs = transformers.CONFIG_MAPPING[sizes.pop('model_type')](**sizes).to_dict()
+                # As the file would be read, where lists and numbers are those of JSON.
+                theirs = json.loads(json.dumps(theirs))
+                self.assertEqual({name: value for name, value in theirs.items()
+                                  if name not in row['file'] and name not in NAMES_ALONE}, row['defaults'])
 
     def test_each_continues_as_transformers_does_before_and_after_training(self):
         daemon = self.start_elixird()

@@ -53,6 +53,7 @@ SMALL = {
     'llama-linear': llama(rope_parameters=LINEAR, attention_bias=True, mlp_bias=True),
     'llama-dynamic': llama(rope_parameters=DYNAMIC, max_position_embeddings=48),
     'llama-yarn': llama(rope_parameters={**YARN, 'mscale': 1.5, 'mscale_all_dim': 0.5, 'truncate': False}),
+    'llama-yarn-null': llama(rope_parameters={**YARN, 'truncate': None}),
     'llama-tied': llama(tie_word_embeddings=True, pad_token_id=5, rope_parameters=LLAMA3),
     'mistral-window': mistral(sliding_window=20, rope_parameters={**YARN, 'attention_factor': 1.3, 'beta_fast': 8}),
     'qwen2-window': qwen(transformers.Qwen2Config, use_sliding_window=True, sliding_window=16, max_window_layers=1,
@@ -64,6 +65,14 @@ SMALL = {
     'gemma3-llama3': transformers.Gemma3TextConfig(
         **GEMMA, vocab_size=300, attention_bias=True, layer_types=['sliding_attention', 'full_attention'],
         rope_parameters={'full_attention': LLAMA3, 'sliding_attention': {**LINEAR, 'factor': 2.0}}),
+    # transformers takes 'truncate' beside the two descriptions, and not in them.
+    'gemma3-yarn': transformers.Gemma3TextConfig(
+        **GEMMA, vocab_size=300, layer_types=['sliding_attention', 'full_attention'],
+        rope_parameters={'full_attention': {**YARN, 'truncate': False},
+                         'sliding_attention': {**YARN, 'factor': 2.0, 'truncate': False}}),
+    'gemma3-yarn-outer': transformers.Gemma3TextConfig(
+        **GEMMA, vocab_size=300, layer_types=['sliding_attention', 'full_attention'],
+        rope_parameters={'full_attention': YARN, 'sliding_attention': {**YARN, 'factor': 2.0}, 'truncate': False}),
 }
 # A default run takes some of them.
 SAMPLE = ('llama-linear', 'llama-dynamic', 'mistral-window', 'gemma2-uncapped')
@@ -97,6 +106,7 @@ def old_spelling(config):
 def without_scaling(config):
     config = json.loads(json.dumps(config))
     rotary = config['rope_parameters']
+    rotary.pop('truncate', None)
     for one in rotary.values() if 'full_attention' in rotary else [rotary]:
         base = one['rope_theta']
         one.clear()

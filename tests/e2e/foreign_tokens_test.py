@@ -1,6 +1,9 @@
 """From a Hugging Face folder with a real tokenizer and a text to a trained model that transformers opens:
 scripts/tokenize_text.py, elixir-train --init, --export, from_pretrained. And token files that are none."""
 
+import contextlib
+import importlib.util
+import io
 import json
 import os
 import re
@@ -12,7 +15,7 @@ import harness
 import numpy
 import torch
 from harness import REPOSITORY, TEXT, TINY, program
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, PreTrainedTokenizerFast
 
 TOKENIZE = [sys.executable, os.path.join(REPOSITORY, 'scripts', 'tokenize_text.py')]
@@ -28,6 +31,46 @@ def byte_pairs(path, vocabulary):
         vocab_size=vocabulary, special_tokens=['<|end|>'], show_progress=False,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token='<|end|>')
+
+
+# Texts in which a cut at any line end changes tokens of one of the tokenizers below.
+LINES = ['hello world  foo, the quick\n\n\n', 'def f(x):\n        return 12345678 * x.\r\n\r\n', '漢字仮名交。\n交文章文本！\n']
+# Llama 3's (tokenizer.json of meta-llama/Meta-Llama-3-8B).
+LLAMA3_WORDS = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|"
+                r'\s*[\r\n]+|\s+(?!\S)|\s+')
+
+
+def tokenizer_like(kind):
+    """With the normalizer and the words of the real one, learnt from LINES."""
+    learnt = {'vocab_size': 420, 'show_progress': False}
+    if kind == 't5':
+        tokenizer = Tokenizer(models.Unigram())
+        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+        trainer = trainers.UnigramTrainer(**learnt, unk_token='<unk>', special_tokens=['<unk>'])
+    elif kind in ('llama2', 'gemma'):
+        tokenizer = Tokenizer(models.BPE(unk_token='<unk>', byte_fallback=True))
+        spaces = normalizers.Replace(' ', '▁')
+        tokenizer.normalizer = spaces if kind == 'gemma' else normalizers.Sequence([normalizers.Prepend('▁'), spaces])
+        # As sentencepiece learns: no token goes beyond a word.
+        tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex('\\n+|▁+[^▁\\n]*'), 'isolated')
+        trainer = trainers.BpeTrainer(**learnt, special_tokens=['<unk>', *(f'<0x{i:02X}>' for i in range(256))])
+    else:
+        tokenizer = Tokenizer(models.BPE())
+        words = pre_tokenizers.Split(Regex(LLAMA3_WORDS), 'isolated')
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False) if kind == 'gpt2' else (
+            pre_tokenizers.Sequence([words, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]))
+        trainer = trainers.BpeTrainer(**learnt, initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
+    tokenizer.train_from_iterator([line * 2 for line in LINES] * 20, trainer)
+    if kind in ('llama2', 'gemma'):
+        tokenizer.pre_tokenizer = None
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token='<unk>')
+
+
+def tokenize_text_module():
+    spec = importlib.util.spec_from_file_location('tokenize_text', TOKENIZE[1])
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 class ForeignTokens(harness.ElixirTest):
@@ -77,6 +120,22 @@ class ForeignTokens(harness.ElixirTest):
         self.assertTrue(torch.isfinite(model(ids).logits).all())
         self.assertEqual(tokenizer.decode(ids[0]), 'Options of a run')
         self.stop_idle_elixird()
+
+    def test_tokens_of_parts_are_those_of_the_whole_text(self):
+        module = tokenize_text_module()
+        module.PART_CHARS, module.AROUND_CHARS = 2000, 200
+        mixed = ''.join(LINES[i * i % 7 % 3] for i in range(400))
+        texts = {name: self.write(name, text.encode()) for name, text in (
+            ('mixed', mixed), *((f'lines-{i}', line * 400) for i, line in enumerate(LINES)))}
+        for kind in ('llama2', 'gemma', 'gpt2', 'llama3', 't5'):
+            tokenizer = tokenizer_like(kind)
+            for name, path in texts.items():
+                with self.subTest(kind=kind, text=name):
+                    parts = list(module.ids_by_parts(tokenizer, path))
+                    with open(path, encoding='utf-8', newline='') as file:
+                        whole = tokenizer(file.read(), add_special_tokens=False)['input_ids']
+                    self.assertGreater(len(parts), 2)
+                    self.assertEqual([i for part in parts for i in part], whole)
 
     def test_every_way_to_store_tokens_trains_the_same_weights(self):
         tokens = self.tokenized()
@@ -130,23 +189,63 @@ class ForeignTokens(harness.ElixirTest):
         self.assertEqual(self.train(*init, *TEXT, '--bytes').exit_code, 0)
         self.stop_idle_elixird()
 
+    def tokenize(self, *words):
+        """The exit code and all that is said, in this process: transformers loads for seconds."""
+        said = io.StringIO()
+        module = tokenize_text_module()
+        module.PART_CHARS, module.AROUND_CHARS, module.LONGEST_PART_CHARS = 2000, 200, 8000
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+            code = module.main(words)
+        return code, said.getvalue()
+
     def test_the_tokenizer_says_what_is_wrong(self):
-        latin = self.write('latin.txt', b'caf\xe9\n')
-        line = self.write('line.txt', b'x' * (5 << 20))
+        damaged = self.path('damaged')
+        os.mkdir(damaged)
+        self.write('damaged/tokenizer.json', b'{"version": "1.0", "model": {"type": "Nope"}}')
+        self.write('damaged/tokenizer_config.json', b'{"tokenizer_class": "PreTrainedTokenizerFast"}')
+        late = self.write('late.txt', b'\xef\xbb\xbf' + 'é'.encode() * 3000 + b'\xe9\n')
+        text, other = self.write('text.txt', b'a text\n'), self.write('other.txt', b'another\n')
         out = self.path('out.tokens')
-        for says, arguments in (
-                ('no such folder; download', ['meta-llama/Llama-3.2-1B', TEXT_FILE, out]),
-                ('its tokenizer cannot be loaded', [self.folder, TEXT_FILE, out]),
-                ('not UTF-8', [self.model, latin, out]),
-                ('no line end within', [self.model, line, out]),
-                ('No such file', [self.model, self.path('none'), out]),
-                ('no token in it', [self.model, self.write('empty.txt', b''), out])):
-            with self.subTest(arguments=arguments):
-                refused = self.run_program(TOKENIZE, arguments, limit_s=120)
-                self.assertEqual(refused.exit_code, 2, str(refused))
-                self.assertRegex(refused.errors, says)
-                self.assertEqual(refused.errors.count('Traceback'), 0)
-        self.assertFalse([name for name in os.listdir(self.folder) if name.startswith('out')])
+        self.write('busy.part', b'a text, too\n')
+        before = sorted(os.listdir(self.folder))
+        for says, words in (
+                ('no such folder; download', ['meta-llama/Llama-3.2-1B', text, out]),
+                ('not a folder; the first argument is', [text, self.model, out]),
+                ('its tokenizer cannot be loaded', [self.folder, text, out]),
+                ('its tokenizer cannot be loaded', [damaged, text, out]),
+                ('not UTF-8 .* at byte 6003\)', [self.model, late, out]),
+                ('Break its lines', [self.model, self.write('line.txt', b'x' * 10000), out]),
+                ('none: No such file', [self.model, self.path('none'), out]),
+                ('no token in it', [self.model, self.write('empty.txt', b''), out]),
+                ('no token in it', [self.model, self.write('mark.txt', b'\xef\xbb\xbf'), out]),
+                ('it is one of the texts', [self.model, text, other, os.path.join(self.folder, '.', 'text.txt')]),
+                ('is not a token file', [self.model, text, other]),
+                ('is not an ordinary file', [self.model, text, damaged]),
+                ('no such folder; make it', [self.model, text, self.path('none/out.tokens')]),
+                ('another run may write it', [self.model, text, self.path('busy')])):
+            with self.subTest(words=words):
+                code, said = self.tokenize(*words)
+                self.assertEqual(code, 2, said)
+                self.assertRegex(said, says)
+        for name in ('line.txt', 'empty.txt', 'mark.txt'):
+            os.remove(self.path(name))
+        self.assertEqual(sorted(os.listdir(self.folder)), before)
+        for name, held in (('text.txt', 'a text\n'), ('other.txt', 'another\n'), ('busy.part', 'a text, too\n')):
+            self.assertEqual(harness.text_of(self.path(name)), held)
+
+    def test_the_header_of_the_written_file_is_true(self):
+        folder, out = self.path('words'), self.path('out.tokens')
+        text = self.write('text.txt', b'\xef\xbb\xbfa b')
+        for ids, kind, vocabulary in (({'a': 0, '?': 2, 'b': 700}, 'H', 701), ({'a': 0, '?': 2, 'b': 70000}, 'I', 70001)):
+            words = Tokenizer(models.WordLevel(ids, unk_token='?'))
+            words.pre_tokenizer = pre_tokenizers.Whitespace()
+            PreTrainedTokenizerFast(tokenizer_object=words, unk_token='?').save_pretrained(folder)
+            code, said = self.tokenize(folder, text, out)  # the second time in the place of an older one
+            self.assertEqual(code, 0, said)
+            with open(out, 'rb') as file:
+                data = file.read()
+            self.assertEqual(struct.unpack('<QQ', data[32:48]), (vocabulary, 2))
+            self.assertEqual(struct.unpack(f'<2{kind}', data[64:]), (0, ids['b']), 'without the byte order mark')
 
 
 if __name__ == '__main__':

@@ -33,10 +33,11 @@ class TokenDataTest : public ::testing::Test {
  protected:
   Result<TokenData> open(std::vector<std::string> files, uint64_t seed = 1,
                          std::vector<std::string> labels = {}) {
+    const bool bare = !files.empty() && files.front().ends_with(".bin");
     return TokenData::open({.files = std::move(files),
                             .labels = std::move(labels),
                             .vocabulary = 50257,
-                            .bare = TokenType::kUint16,
+                            .bare = bare ? std::optional(TokenType::kUint16) : std::nullopt,
                             .seq = kSeq,
                             .seed = seed});
   }
@@ -161,9 +162,12 @@ TEST_F(TokenDataTest, RefusesTooShortData) {
 
 TEST_F(TokenDataTest, RefusesMixedAndMissingFiles) {
   const std::string text = folder_.write("a.txt", std::string(100, 'a'));
-  const std::string tokens = folder_.write_tokens("b.bin", counting_tokens(0, 100));
+  std::string numpy = "{'descr': '|u1', 'fortran_order': False, 'shape': (100,), }";
+  numpy.resize(118, ' ');
+  const std::string tokens = folder_.write(
+      "b.npy", std::string("\x93NUMPY\x01\0\x76\0", 10) + numpy + std::string(100, 'a'));
   EXPECT_THAT(open({text, tokens}).status().message(),
-              AllOf(HasSubstr("a.txt"), HasSubstr("b.bin"), HasSubstr("mixed")));
+              AllOf(HasSubstr("a.txt"), HasSubstr("b.npy"), HasSubstr("mixed")));
   EXPECT_EQ(open({}).status().code(), Code::kBadInput);
   EXPECT_THAT(open({text, folder_.path("gone.txt")}).status().message(), HasSubstr("gone.txt"));
 }

@@ -13,8 +13,9 @@ class TokenFileTest : public ::testing::Test {
  protected:
   // Every refusal names the file and is kBadInput; the rest of it is returned.
   std::string refusal(const std::string& path, int64_t vocabulary = 256) {
-    const Result<TokenFile> file =
-        TokenFile::open(path, {.vocabulary = vocabulary, .bare = TokenType::kUint16});
+    TokenFileOptions options{.vocabulary = vocabulary};
+    if (path.ends_with(".bin")) options.bare = TokenType::kUint16;
+    const Result<TokenFile> file = TokenFile::open(path, options);
     if (file.ok()) return "accepted";
     expect_refused(file.status(), Code::kBadInput, {path});
     return file.status().message();
@@ -51,7 +52,8 @@ std::string own_header(const std::string& type, uint64_t vocabulary, uint64_t to
 }
 
 std::string numpy_header(const std::string& type, const std::string& shape, uint8_t version = 1) {
-  std::string text = "{'descr': '" + type + "', 'fortran_order': False, 'shape': " + shape + ", }";
+  const std::string quoted = type.starts_with('[') ? type : "'" + type + "'";
+  std::string text = "{'descr': " + quoted + ", 'fortran_order': False, 'shape': " + shape + ", }";
   while ((text.size() + (version == 1 ? 10 : 12)) % 64 != 63) text += ' ';
   text += '\n';
   const std::string length = version == 1 ? bytes<uint16_t>({static_cast<uint16_t>(text.size())})
@@ -79,6 +81,7 @@ TEST_F(TokenFileTest, EveryFormatHasTheSameTokens) {
       {"bare-16.bin", u16, TokenType::kUint16},
       {"bare-32.bin", u32, TokenType::kUint32},
       {"bare-i32.bin", u32, TokenType::kInt32},
+      {"bare.u16", u16, TokenType::kUint16},
       {"own-16.tokens", own_header("uint16", 50257, 4) + u16},
       {"own-32.bin", own_header("uint32", 50257, 4) + u32},
       {"own-i32", own_header("int32", 50257, 4) + u32, TokenType::kUint16},  // the header counts
@@ -126,6 +129,8 @@ TEST_F(TokenFileTest, RefusesDamagedAndForeignHeaders) {
       {"large.tokens", own_header("uint16", 257, 2) + two,
        "vocabulary of 257, and the model's is 256"},
       {"float.npy", numpy_header("<f4", "(1,)") + two, "type <f4"},
+      {"fields.npy", numpy_header("[('a', '<u2'), ('b', '<u2')]", "(1,)") + two,
+       "type [('a', '<u2'), ('b', '<u2')]"},
       {"big-endian.npy", numpy_header(">u2", "(2,)") + two, "type >u2"},
       {"table.npy", numpy_header("<u2", "(1, 2)") + two, "shape (1, 2)"},
       {"scalar.npy", numpy_header("<u2", "()") + two, "shape ()"},
@@ -139,9 +144,38 @@ TEST_F(TokenFileTest, RefusesDamagedAndForeignHeaders) {
   }
 }
 
-TEST_F(TokenFileTest, RefusesJsonByName) {
-  for (const char* name : {"a.jsonl", "a.ndjson", "a.json"}) {
-    const std::string path = folder_.write(name, "{\"text\": \"a\"}\n");
+TEST_F(TokenFileTest, BytesOfBothSignsAreTokens) {
+  for (const char* type : {"|u1", "|i1"}) {
+    const std::string path = folder_.write("a.npy", numpy_header(type, "(3,)") + "\x01\x7f\x02");
+    std::vector<int64_t> tokens(3);
+    ASSERT_TRUE(must(TokenFile::open(path, {})).read(0, tokens).ok());
+    EXPECT_THAT(tokens, ElementsAre(1, 127, 2)) << type;
+  }
+  const std::string negative = folder_.write("b.npy", numpy_header("|i1", "(1,)") + "\xff");
+  EXPECT_THAT(refusal(negative), HasSubstr("token -1 at position 0"));
+}
+
+// A flag that would be passed over in silence.
+TEST_F(TokenFileTest, TextIsNoBareTokens) {
+  const std::string path = folder_.write("a.txt", "text");
+  for (const bool bytes : {false, true}) {
+    expect_refused(TokenFile::open(path, {.bare = TokenType::kUint16, .bytes = bytes}).status(),
+                   Code::kBadInput, {path, "it is text", "--tokens-dtype"});
+  }
+}
+
+TEST_F(TokenFileTest, RefusesJsonByNameAndContent) {
+  for (const char* name : {"a.jsonl", "a.ndjson", "a.json", "a.JSONL", "a.Json"}) {
+    const std::string path = folder_.write(name, "[1]\n");
+    expect_refused(TokenFile::open(path, {}).status(), Code::kBadInput, {path, "JSON", "--bytes"});
+    EXPECT_TRUE(TokenFile::open(path, {.bytes = true}).ok());
+  }
+  for (const char* text : {"{int x;}\n", "{\n\"a\": 1}\n", "[1]\n", "a {}\n"}) {
+    EXPECT_EQ(refusal(folder_.write("a.txt", text)), "accepted") << text;
+  }
+  for (const char* before : {"", "\n \t", "\xef\xbb\xbf"}) {
+    const std::string path =
+        folder_.write("a.txt", std::string(before) + "{\"text\": \"a\"}\n{\"text\": \"b\"}");
     expect_refused(TokenFile::open(path, {}).status(), Code::kBadInput, {path, "JSON", "--bytes"});
     EXPECT_TRUE(TokenFile::open(path, {.bytes = true}).ok());
   }
@@ -158,7 +192,8 @@ TEST_F(TokenFileTest, LabelsMayBeMaskedAndTokensMayNot) {
   for (const int32_t wrong : {-1, -101, 256}) {
     const std::string bad = folder_.write("bad.bin", bytes<int32_t>({5, wrong}));
     expect_refused(TokenFile::open(bad, {.bare = TokenType::kInt32, .labels = true}).status(),
-                   Code::kBadInput, {fmt::format("label {} at position 1", wrong)});
+                   Code::kBadInput,
+                   {fmt::format("label {} at position 1 is outside", wrong), "it is not -100"});
   }
   const std::string text = folder_.write("a.txt", "text");
   expect_refused(TokenFile::open(text, {.labels = true}).status(), Code::kBadInput,
@@ -194,8 +229,12 @@ TEST_F(TokenFileTest, RefusesEmptyFiles) {
 TEST_F(TokenFileTest, RefusesWhatIsNoText) {
   const std::string text = "some text, then";
   EXPECT_THAT(refusal(folder_.write("nul.txt", text + std::string("\0", 1))),
-              AllOf(HasSubstr("NUL byte at offset 15"), HasSubstr(".bin")));
+              AllOf(HasSubstr("NUL byte at offset 15"), HasSubstr("--tokens-dtype")));
   EXPECT_THAT(refusal(folder_.write("utf16.txt", std::string("h\0i\0", 4))), HasSubstr("iconv"));
+  for (const char* marked : {"\xff\xfe\x22\x6f\x57\x5b", "\xfe\xff\x6f\x22\x5b\x57"}) {
+    EXPECT_THAT(refusal(folder_.write("marked.txt", marked)),
+                AllOf(HasSubstr("UTF-16"), HasSubstr("iconv")));
+  }
   std::string every_byte;
   for (int byte = 1; byte < 256; ++byte) every_byte += static_cast<char>(byte);
   EXPECT_THAT(refusal(folder_.write("packed.gz", every_byte)), HasSubstr("control characters"));

@@ -1,6 +1,7 @@
 // What each field of a config.json means, and that none is passed over in silence.
 
 #include <cmath>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "planner/models/config_json.h"
@@ -102,6 +103,40 @@ TEST(RotaryJson, YarnsDefaultsAreThePapers) {
   EXPECT_TRUE(rotary.truncate);
 }
 
+TEST(RotaryJson, YarnTruncatesAsTransformersReadsIt) {
+  const auto truncates = [](const json& truncate) {
+    const json yarn = {{"rope_type", "yarn"}, {"factor", 8}, {"truncate", truncate}};
+    return meaning_of(changed_by(sizes_of("llama"), {{"rope_parameters", yarn}})).rotary.truncate;
+  };
+  EXPECT_TRUE(truncates(true));
+  EXPECT_FALSE(truncates(false));
+  EXPECT_FALSE(truncates(nullptr));
+}
+
+// transformers reads it beside the two descriptions, and not in them.
+TEST(RotaryJson, Gemma3TruncatesAsTheOuterObjectSays) {
+  const auto file = [](const json& inside, const json& outside) {
+    const json yarn = changed_by({{"rope_type", "yarn"}, {"factor", 8}}, inside);
+    json both = changed_by({{"full_attention", yarn}, {"sliding_attention", yarn}}, outside);
+    return changed_by(sizes_of("gemma3_text"), {{"rope_parameters", both}});
+  };
+  const json off = {{"truncate", false}}, on = {{"truncate", true}};
+  const std::vector<std::string> named = {"rope_parameters.full_attention.truncate",
+                                          "rope_parameters.sliding_attention.truncate"};
+  for (const auto& [one, expected, unused] : {std::tuple(file(off, json::object()), true, named),
+                                              {file(on, off), false, named},
+                                              {file(off, off), false, {}},
+                                              {file(json::object(), off), false, named},
+                                              {file(on, on), true, {}}}) {
+    EXPECT_EQ(meaning_of(one).rotary.truncate, expected) << one;
+    EXPECT_EQ(unused_config_fields(one.dump()),
+              one["rope_parameters"]["full_attention"].contains("truncate")
+                  ? unused
+                  : std::vector<std::string>());
+    expect_comes_back(one);
+  }
+}
+
 TEST(RotaryJson, DynamicScalingIsForLongerSequences) {
   const TransformerConfig config = meaning_of(changed_by(
       sizes_of("llama"), {{"rope_scaling", {{"rope_type", "dynamic"}, {"factor", 2.5}}}}));
@@ -147,6 +182,15 @@ TEST(RotaryJson, WhatCannotBeMeantIsRefused) {
   refused({{"rope_scaling", changed_by(kLlama3, {{"high_freq_factor", 1.0}})}}, "must be above");
   refused({{"rope_scaling", changed_by(kLlama3, {{"low_freq_factor", nullptr}})}},
           "low_freq_factor");
+  for (const json& zero : {json(0), json(0.0)}) {
+    refused({{"rope_theta", zero}}, "'rope_theta' is 0");
+    refused({{"rope_parameters", {{"rope_theta", zero}}}}, "'rope_parameters.rope_theta' is 0");
+  }
+  expect_refused(transformer_from_config_json(
+                     changed_by(sizes_of("gemma3_text"), {{"rope_local_base_freq", 0}}).dump())
+                     .status(),
+                 Code::kBadInput, {"'rope_local_base_freq' is 0", "above 0"});
+  refused({{"rope_parameters", {{"\x1b[31m", {{"factor", 1}}}}}}, "'?[31m'");
   refused({{"rope_theta", 1}, {"rope_scaling", {{"type", "yarn"}, {"factor", 2}}}}, "above 1");
   refused({{"rope_scaling", kLlama3}, {"rope_parameters", changed_by(kLlama3, {{"factor", 8}})}},
           "leave out one of them");
@@ -201,6 +245,19 @@ TEST(ConfigFields, WhichLayersHaveTheWindow) {
     expect_comes_back(changed_by(file, {{"layer_types", types}}));
   }
   expect_comes_back(sizes_of("mistral"));
+  // transformers' AutoModel and MistralForCausalLM differ.
+  const json mistral = changed_by(sizes_of("mistral"), {{"sliding_window", 9}});
+  const json all_windowed = std::vector<std::string>(6, "sliding_attention");
+  const json none_windowed = std::vector<std::string>(6, "full_attention");
+  EXPECT_EQ(windowed(changed_by(mistral, {{"layer_types", all_windowed}})), "wwwwww");
+  EXPECT_EQ(
+      windowed(changed_by(mistral, {{"layer_types", none_windowed}, {"sliding_window", nullptr}})),
+      "------");
+  for (const json& other : {types, none_windowed}) {
+    expect_refused(
+        transformer_from_config_json(changed_by(mistral, {{"layer_types", other}}).dump()).status(),
+        Code::kBadInput, {"'layer_types' and 'sliding_window' differ"});
+  }
   json five = types;
   five.erase(five.begin());
   expect_refused(
@@ -249,8 +306,12 @@ TEST(ConfigFields, WeightsAreDrawnAsTheFileSays) {
     EXPECT_EQ(meaning_of(file).init_deviation, 0.05) << type;
     expect_comes_back(file);
   }
-  EXPECT_EQ(meaning_of(changed_by(gpt2, {{"initializer_range", 0}})).init_deviation, 0.02)
-      << "as transformers takes 0";
+  for (const auto& [file, field] : {std::pair(gpt2, "initializer_range"),
+                                    {opt, "init_std"},
+                                    {sizes_of("llama"), "initializer_range"}}) {
+    expect_refused(transformer_from_config_json(changed_by(file, {{field, 0}}).dump()).status(),
+                   Code::kBadInput, {fmt::format("'{}' is 0", field), "above 0"});
+  }
 }
 
 TEST(ConfigFields, ThePaddingTokenIsTransformers) {
@@ -270,6 +331,33 @@ TEST(ConfigFields, ThePaddingTokenIsTransformers) {
                   HasSubstr("'pad_token_id'"));
     }
   }
+}
+
+// What a file leaves out means what transformers' own file of the same sizes says: the test in
+// tests/e2e/foreign_families_test.py holds the table against transformers.
+TEST(ConfigFields, WhatIsLeftOutIsTransformersDefault) {
+  std::ifstream table(TRANSFORMERS_DEFAULTS);
+  const json all = json::parse(table);
+  EXPECT_EQ(all.size(), 10u);
+  for (const json& one : all) {
+    const json file = one["file"];
+    TransformerConfig config = meaning_of(file);
+    const TransformerConfig spelled = meaning_of(changed_by(file, one["defaults"]));
+    if (spelled.head_width != 0) config.head_width = config.head_numel();
+    EXPECT_EQ(config, spelled) << file;
+  }
+}
+
+TEST(ConfigFields, NullHeadsOfKeysAreAsManyAsOfQueries) {
+  for (const char* type : {"llama", "mistral", "qwen2"}) {
+    const json file = changed_by(sizes_of(type), {{"num_key_value_heads", nullptr}});
+    EXPECT_EQ(meaning_of(file).kv_heads, 4) << type;
+  }
+}
+
+TEST(ConfigFields, ANameOfAFileIsPrintable) {
+  const json file = changed_by(sizes_of("llama"), {{"_name_or_path", "a\nb\x1b[31m"}});
+  EXPECT_EQ(meaning_of(file).name, "a?b?[31m");
 }
 
 // ---- what is left ----
@@ -328,6 +416,10 @@ TEST(UnusedFields, ThoseAroundALanguageModelToo) {
   const json file = {
       {"model_type", "gemma3"}, {"text_config", inner}, {"vision_config", {{"a", 1}}}};
   EXPECT_THAT(unused_config_fields(file.dump()), ElementsAre("text_config.odd", "vision_config"));
+  inner["quantization_config"] = {{"quant_method", "gptq"}};
+  expect_refused(
+      transformer_from_config_json(changed_by(file, {{"text_config", inner}}).dump()).status(),
+      Code::kBadInput, {"'text_config.quantization_config' is given"});
 }
 
 }  // namespace

@@ -184,6 +184,7 @@ TEST(ConfigJson, NamesTheFieldThatAsksForSomethingElse) {
   refused("gpt2", "activation_function", "relu");
   refused("gpt2", "scale_attn_weights", false);
   refused("gpt2", "scale_attn_by_inverse_layer_idx", true);
+  refused("gpt2", "tie_word_embeddings", false);
   refused("opt", "activation_function", "gelu");
   for (const char* type : {"llama", "mistral", "qwen2", "qwen3"}) {
     refused(type, "hidden_act", "gelu");
@@ -214,6 +215,23 @@ void expect_all_refuse(const std::string& text, const std::string& why) {
     expect_refused(status, Code::kBadInput, {why});
   }
   EXPECT_EQ(type_of_config_json(text), ComputeType::kFp32);
+}
+
+TEST(ConfigJson, WhatIsNoJsonIsNamedWithItsPlace) {
+  const auto says = [](const std::string& text, std::initializer_list<std::string_view> words) {
+    expect_refused(transformer_from_config_json(text).status(), Code::kBadInput, words);
+  };
+  says(R"({"a": NaN, "b": 1})", {"at byte 6", "'NaN, \"b\": 1}'", "write a finite number"});
+  says(R"({"a": Infinity})", {"at byte 6", "'Infinity}'", "write a finite number"});
+  says(R"({"a": -Infinity})", {"at byte 6", "'-Infinity}'", "write a finite number"});
+  says(R"({"a": 1e400, "b": 1})", {"at byte 6", "'1e400", "write a finite number"});
+  says(R"({"a": tru})", {"at byte 9", "config.json of a Hugging Face model"});
+  says("{\"a\": \x1b}", {"at byte 6", "'?}'"});
+  says(R"({"a": 1)", {"ends at byte 7", "incomplete"});
+  says("", {"ends at byte 0"});
+  says("[1]", {"not a JSON object"});
+  says(std::string("\xff\xfe{\0}\0", 6), {"UTF-16", "iconv"});
+  says(std::string("\xfe\xff\0{\0}", 6), {"UTF-16", "iconv"});
 }
 
 TEST(ConfigJson, WhatIsDeepOrLongIsRefused) {

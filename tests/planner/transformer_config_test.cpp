@@ -215,11 +215,14 @@ TEST(TransformerFromJson, SaysWhatIsWrong) {
   ASSERT_TRUE(transformer_from_config_json(with("n_head", "4")).ok());
 
   for (const char* text : {"", "{", "[]", "7", "\xff\xfe", "null"}) {
-    EXPECT_THAT(message(text), HasSubstr("not a JSON object")) << text;
+    EXPECT_THAT(message(text), testing::AnyOf(HasSubstr("not a JSON object"),
+                                              HasSubstr("is incomplete"), HasSubstr("UTF-16")))
+        << text;
   }
   EXPECT_THAT(message("{}"), HasSubstr("known: gpt2, opt, llama, mistral, mixtral, qwen2"));
   EXPECT_THAT(message(R"({"model_type": "bert"})"), HasSubstr("\"bert\""));
-  EXPECT_THAT(message(R"({"model_type": 3})"), HasSubstr("'model_type' is 3"));
+  EXPECT_THAT(message(R"({"model_type": 3})"),
+              AllOf(HasSubstr("'model_type' is 3"), HasSubstr("elixirctl estimate counts others")));
   EXPECT_THAT(message(with("n_embd", "")), HasSubstr("'n_embd' is missing"));
   for (const char* value : {"0", "-64", "64.5", "\"64\"", "[64]", "1e30", "1048577", "true"}) {
     EXPECT_THAT(message(with("n_embd", value)), HasSubstr("'n_embd' is ")) << value;
@@ -231,7 +234,8 @@ TEST(TransformerFromJson, SaysWhatIsWrong) {
               HasSubstr("'head_dim'"));
   EXPECT_THAT(message(with("tie_word_embeddings", "1")), HasSubstr("must be true or false"));
   EXPECT_THAT(message(with("quantization_config", R"({"bits": 4})")),
-              HasSubstr("'quantization_config' is given"));
+              AllOf(HasSubstr("'quantization_config' is given"),
+                    HasSubstr("give the folder of the model in 16 bits")));
   EXPECT_TRUE(transformer_from_config_json(with("quantization_config", "null")).ok());
   EXPECT_THAT(message(R"({"model_type": "opt", "vocab_size": 50272, "hidden_size": 1024,
                           "max_position_embeddings": 2048, "num_hidden_layers": 24, "ffn_dim": 4096,
@@ -254,7 +258,8 @@ TEST(TransformerFromJson, TheLargestThatIsReadDoesNotOverflow) {
     const Result<TransformerConfig> other = transformer_from_config_json(fmt::format(
         R"({{"model_type": "mixtral", "vocab_size": 1000, "hidden_size": 1048576,
              "intermediate_size": 16777216, "num_hidden_layers": 4096,
-             "max_position_embeddings": 1, "num_experts_per_tok": 1, {}}})",
+             "num_key_value_heads": 1, "max_position_embeddings": 1, "num_experts_per_tok": 1,
+             {}}})",
         fields));
     return other.ok() ? "" : other.status().message();
   };
