@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "base/check.h"
 #include "base/enum_names.h"
 #include "base/printable.h"
 #include "planner/json_fields.h"
@@ -129,6 +130,9 @@ void take(Found& found, const char* name, const json& object) {
   read_described(inner, found.context, found.truncate, rotary);
   if (found.truncate && object.value("truncate", json(true)) == json(*found.truncate))
     inner.known({"truncate"});
+  // models/rotation.h requires it.
+  ELIXIR_CHECK(rotary.base > 0 && rotary.factor > 0, "base {}, factor {}", rotary.base,
+               rotary.factor);
   found.fields.adopt(inner);
   if (found.described_by == nullptr && found.fields.given(found.base_field) &&
       rotary.base != outside) {

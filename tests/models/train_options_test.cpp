@@ -175,7 +175,7 @@ TEST(TrainOptions, AnExportBesideCheckpointsIsPossible) {
 TEST(TrainOptions, SequencesMayBeLongerThanAWindow) {
   const TemporaryFolder folder;
   folder.write("config.json", R"({"model_type": "mistral", "vocab_size": 300, "hidden_size": 32,
-                         "num_hidden_layers": 1, "num_attention_heads": 4,
+                         "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 4,
                          "max_position_embeddings": 256, "intermediate_size": 64,
                          "sliding_window": 64})");
   for (const char* flag : {"--init", "--config"}) {
