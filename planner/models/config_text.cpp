@@ -31,7 +31,9 @@ class FaultFinder : public nlohmann::json_sax<nlohmann::json> {
   }
 };
 
-bool is_of_number(char c) { return std::string_view("+-.0123456789eE").find(c) != std::string_view::npos; }
+bool is_of_number(char c) {
+  return std::string_view("+-.0123456789eE").find(c) != std::string_view::npos;
+}
 
 }  // namespace
 
@@ -54,8 +56,8 @@ Status fault_of_config(std::string_view text) {
   while (at > 0 && is_of_number(text[at - 1])) --at;
   constexpr size_t kShown = 12;
   const std::string_view rest = text.substr(at, kShown);
-  return error(Code::kBadInput,
-               "config.json: not JSON at byte {}, where '{}' stands; {}", at, printable(rest),
+  return error(Code::kBadInput, "config.json: not JSON at byte {}, where '{}' stands; {}", at,
+               printable(rest),
                is_of_number(rest[0]) || rest.starts_with("NaN") || rest.starts_with("Infinity")
                    ? "write a finite number"
                    : "it must be the config.json of a Hugging Face model");

@@ -14,18 +14,19 @@ namespace {
 using nlohmann::json;
 
 std::vector<json> files() {
-  const json gpt2 = {{"model_type", "gpt2"}, {"vocab_size", 20}, {"n_positions", 16},
-                     {"n_embd", 16},         {"n_layer", 1},     {"n_head", 2},
+  const json gpt2 = {{"model_type", "gpt2"}, {"vocab_size", 20},
+                     {"n_positions", 16},    {"n_embd", 16},
+                     {"n_layer", 1},         {"n_head", 2},
                      {"n_inner", 16},        {"layer_norm_epsilon", 1e-5}};
-  const json opt = {{"model_type", "opt"},        {"vocab_size", 20},       {"ffn_dim", 16},
-                    {"num_hidden_layers", 1},     {"hidden_size", 16},      {"num_attention_heads", 2},
-                    {"max_position_embeddings", 16}, {"init_std", 0.02}};
-  const json llama = {{"model_type", "llama"},        {"vocab_size", 20},
-                      {"hidden_size", 16},            {"intermediate_size", 16},
-                      {"num_hidden_layers", 1},       {"num_attention_heads", 2},
-                      {"max_position_embeddings", 16}, {"num_key_value_heads", 2},
-                      {"head_dim", 8},                {"rms_norm_eps", 1e-5},
-                      {"initializer_range", 0.02},    {"pad_token_id", 1}};
+  const json opt = {
+      {"model_type", "opt"},           {"vocab_size", 20},  {"ffn_dim", 16},
+      {"num_hidden_layers", 1},        {"hidden_size", 16}, {"num_attention_heads", 2},
+      {"max_position_embeddings", 16}, {"init_std", 0.02}};
+  const json llama = {
+      {"model_type", "llama"},         {"vocab_size", 20},          {"hidden_size", 16},
+      {"intermediate_size", 16},       {"num_hidden_layers", 1},    {"num_attention_heads", 2},
+      {"max_position_embeddings", 16}, {"num_key_value_heads", 2},  {"head_dim", 8},
+      {"rms_norm_eps", 1e-5},          {"initializer_range", 0.02}, {"pad_token_id", 1}};
   std::vector<json> all = {gpt2, opt};
   for (const char* described :
        {R"({"rope_type": "default", "rope_theta": 100})",
