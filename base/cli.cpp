@@ -261,7 +261,7 @@ CLI::Option* add_bytes(CLI::App& app, const std::string& flag, std::optional<uin
         constexpr uint64_t kLeastWithoutUnit = 1 << 20;
         if (*parsed < kLeastWithoutUnit && text.find_first_not_of("0123456789") == text.npos) {
           throw CLI::ValidationError(
-              flag, fmt::format("{} is {} bytes; give a unit, as in {}GiB", text, text, text));
+              flag, fmt::format("{0} means {0} bytes; give a unit, as in {0}GiB", text));
         }
         bytes = *parsed;
       },

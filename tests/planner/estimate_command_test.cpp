@@ -171,7 +171,7 @@ TEST(EstimateCommand, WillItFit) {
   };
   EXPECT_FALSE(fits("16.8GiB", nullptr, "ddp"));
   EXPECT_TRUE(fits("16.9GiB", nullptr, "ddp"));
-  EXPECT_TRUE(fits("16.9GiB", "1", "ddp"));  // nothing of it is on the host
+  EXPECT_TRUE(fits("16.9GiB", "1MiB", "ddp"));  // nothing of it is on the host
   // 14 GiB need 0.95 of more than 14.73 GiB; what the host lacks of Elixir's is on the GPU.
   EXPECT_FALSE(fits(nullptr, "14.7GiB", "zero2_offload"));
   EXPECT_TRUE(fits(nullptr, "14.8GiB", "zero2_offload"));
