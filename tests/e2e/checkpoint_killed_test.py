@@ -26,17 +26,18 @@ class Killed(harness.ElixirTest):
         return self.run_program(program('elixirctl'), 'status').exit_code == 0
 
     def killed_run(self, chosen, number, most_kills):
-        """A run that is killed until it ends, or so often; what it leaves, and the kills. The first two may
-        come before there is a checkpoint."""
+        """A run that is killed until it ends, or so often; its outcome, and the number of kills."""
         checkpoints = os.path.join(self.folder, f'checkpoints-{number}')
         running = self.start(self.launch(2, TRAIN, flags=['--max-restarts', '1000']), self.FLAGS, '--checkpoints',
                              checkpoints, '--save-every', '10', '--resume', 'latest')
         kills = 0
         while kills < most_kills:
-            # Sometimes in the start, sometimes in the midst; but not so that it never gets anywhere.
-            # cannot fail by chance: every instant is right.
-            time.sleep(chosen.uniform(0.2, 4))
-            if kills >= 2:
+            # Sometimes in the start, sometimes in the midst. Every second kill comes once there is a
+            # checkpoint, so that the run resumes from one, and gets to its end.
+            if kills % 2 == 0:
+                # cannot fail by chance: every instant is right.
+                time.sleep(chosen.uniform(0.2, 4))
+            else:
                 wait_until(lambda: running.ended() or step_names(checkpoints), 'a checkpoint')
             # An elixird that dies before it listens ends the run: the launcher calls it unable to start.
             wait_until(lambda: running.ended() or self.elixird_answers(), 'elixird')

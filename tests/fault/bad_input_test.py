@@ -36,7 +36,7 @@ class BadInput(harness.ElixirTest):
 
     def test_data_is_looked_at_before_anything_starts(self):
         bad = self.path('noise', bytes(range(256)) * 100)
-        self.refused(BAD_INPUT, [bad, 'not a text file', 'NUL', '.bin'], self.train(bad))
+        self.refused(BAD_INPUT, [bad, 'not a text file', 'NUL', '--tokens-dtype'], self.train(bad))
         self.assertEqual(self.processes(), [])
         self.assertEqual(os.listdir(self.runtime), [])
 
