@@ -159,7 +159,12 @@ class FakeTrainer {
   // The message as it is, with these descriptors.
   template <typename Message>
   void send_request(Message message, std::span<const int> fds) {
-    EXPECT_TRUE(shm::send_message(socket_.get(), message, fds).ok());
+    EXPECT_TRUE(try_request(message, fds).ok());
+  }
+  // Fails once elixird has ended the session.
+  template <typename Message>
+  Status try_request(Message message, std::span<const int> fds) {
+    return shm::send_message(socket_.get(), message, fds);
   }
   Status wait_heard(uint32_t number);  // and what it was refused with
   Status wait_over(uint32_t number);   // and how it ended
