@@ -133,11 +133,10 @@ void keep_sizes(TrainOptions& options) {
 
 // Whether text can be trained on, and what is done without --data. Of a run that goes on its record
 // says it; a checkpoint of before says nothing.
-void choose_data(const Weights& weights, TrainOptions& options) {
+void choose_data(const Weights& weights, const std::string& record, TrainOptions& options) {
   const bool somebodys = !options.model.config_path.empty() || !options.checkpoints.init.empty();
   const bool goes_on = !weights.folder.empty() && !weights.from_init;
-  const RecordedData so_far =
-      goes_on ? recorded_data(recorded_program(weights.folder)) : RecordedData::kNone;
+  const RecordedData so_far = goes_on ? recorded_data(record) : RecordedData::kNone;
   const bool bytes = options.config.vocabulary == kBytesVocabulary;
   options.bytes |= so_far == RecordedData::kDefaultText || so_far == RecordedData::kText;
   options.needs_data = goes_on && so_far != RecordedData::kNone
@@ -216,7 +215,7 @@ void choose_type(const ModelWords& words, const Weights& weights, TrainOptions& 
                                      scaled ? ", with a dynamic loss scale" : ""));
 }
 
-Status choose_lr(const Weights& weights, TrainOptions& options) {
+Status choose_lr(const Weights& weights, const std::string& record, TrainOptions& options) {
   double& lr = options.adamw.lr;
   if (lr != 0) return {};
   const double own = options.config.lr;
@@ -225,7 +224,7 @@ Status choose_lr(const Weights& weights, TrainOptions& options) {
     options.said.push_back(fmt::format(
         "lr {}, the default for weights that are trained already (--lr sets another)", lr));
   } else if (!weights.folder.empty()) {
-    lr = recorded_lr(recorded_program(weights.folder)).value_or(own);
+    lr = recorded_lr(record).value_or(own);
   } else if (own != 0) {
     lr = own;
   } else {
@@ -253,7 +252,8 @@ void understand_model(const ModelWords& words, TrainOptions& options, Problems& 
   problems.add(there);
   // Another model than the missing one is not looked at.
   if (there.ok() || named) problems.add(find_model(weights, options));
-  choose_data(weights, options);
+  const std::string record = recorded_program(weights.folder);
+  choose_data(weights, record, options);
   const Result<std::optional<planner::Plan>> plan = read_plan(options.plan_file);
   problems.add(plan.status());
   if (plan.ok() && plan->has_value()) {
@@ -267,7 +267,7 @@ void understand_model(const ModelWords& words, TrainOptions& options, Problems& 
   if (!words.gives_seq) {
     options.model.seq = std::min(planner::kDefaultSeq, config.context);
   }
-  problems.add(choose_lr(weights, options));
+  problems.add(choose_lr(weights, record, options));
 }
 
 Problems check_weights(const TrainOptions& options) {

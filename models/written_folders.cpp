@@ -33,33 +33,19 @@ std::string why_not_in(const std::string& parent) {
                      std::strerror(errno));
 }
 
-Status check_file(const char* flag, const std::string& path) {
+// `folder`: it is to be a folder, else a file. It may be made.
+Status check_place(const char* flag, const std::string& path, bool folder) {
   struct stat about {};
   std::string why;
   if (path.empty()) return {};
   if (::stat(path.c_str(), &about) != 0) {
     why = why_not_in(parent_of(path));
-  } else if (S_ISDIR(about.st_mode)) {
-    why = "it is a folder; give a file";
-  } else if (::faccessat(AT_FDCWD, path.c_str(), W_OK, AT_EACCESS) != 0) {
-    why = fmt::format("you may not write to it ({}); give another path", std::strerror(errno));
+  } else if (S_ISDIR(about.st_mode) != folder) {
+    why = folder ? "it is a file; give a folder" : "it is a folder; give a file";
+  } else if (::faccessat(AT_FDCWD, path.c_str(), folder ? W_OK | X_OK : W_OK, AT_EACCESS) != 0) {
+    why = fmt::format("you may not write there ({}); give another path", std::strerror(errno));
   }
   return why.empty() ? Status() : error(Code::kInvalidArgument, "{} {}: {}", flag, path, why);
-}
-
-Status check_checkpoints(const std::string& folder) {
-  struct stat about {};
-  std::string why;
-  if (folder.empty()) return {};
-  if (::stat(folder.c_str(), &about) != 0) {
-    why = why_not_in(parent_of(folder));
-  } else if (!S_ISDIR(about.st_mode)) {
-    why = "it is a file; give a folder";
-  } else if (::faccessat(AT_FDCWD, folder.c_str(), W_OK | X_OK, AT_EACCESS) != 0) {
-    why = fmt::format("you may not write there ({}); give another folder", std::strerror(errno));
-  }
-  return why.empty() ? Status()
-                     : error(Code::kInvalidArgument, "--checkpoints {}: {}", folder, why);
 }
 
 Status check_export(const CheckpointOptions& options) {
@@ -82,7 +68,7 @@ Problems check_written(const TrainOptions& options) {
                        "--checkpoints and --export: a run over several nodes cannot save yet; "
                        "leave them out (--resume FOLDER and --init FOLDER work)"));
   }
-  problems.add(check_checkpoints(folders.folder));
+  problems.add(check_place("--checkpoints", folders.folder, /*folder=*/true));
   problems.add(check_export(folders));
   const std::pair<const char*, const std::string*> files[] = {
       {"--jsonl", &options.jsonl},
@@ -90,7 +76,7 @@ Problems check_written(const TrainOptions& options) {
       {"--predicted-trace", &options.predicted_trace},
       {"--memory-picture", &options.memory_picture},
   };
-  for (const auto& [flag, path] : files) problems.add(check_file(flag, *path));
+  for (const auto& [flag, path] : files) problems.add(check_place(flag, *path, /*folder=*/false));
   return problems;
 }
 

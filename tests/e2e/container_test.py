@@ -9,7 +9,6 @@ import unittest
 
 import harness
 from harness import ENDLESS, NIGHTLY, TINY, program, text_of, wait_until
-from memory_group import MemoryGroup
 from processor_group import ProcessorGroup
 
 MIB = 1 << 20
@@ -24,29 +23,7 @@ def bytes_of(text):
     return int(float(number) * UNITS[unit])
 
 
-class InGroups(harness.ElixirTest):
-    def setUp(self):
-        super().setUp()
-        self.groups = []
-
-    def tearDown(self):
-        self.end_everything()
-        for group in self.groups:
-            group.kill()
-            os.rmdir(group.folder)
-        super().tearDown()
-
-    def make_group(self, limit_bytes=None):
-        group = MemoryGroup.make(beside=self.memory_group) if self.memory_group else None
-        if group is None:
-            self.skipTest('no memory control group can be made')
-        self.groups.append(group)
-        if limit_bytes:
-            group.limit(limit_bytes)
-        return group
-
-
-class Memory(InGroups):
+class Memory(harness.GroupedTest):
     def train_within(self, limit_bytes, ranks=1):
         finished = self.run_program(self.make_group(limit_bytes).inside(),
                                     self.launch(ranks, program('elixir-train'), HUNGRY), limit_s=250)

@@ -425,6 +425,30 @@ def skip_all(reason):
     sys.exit(SKIPPED)
 
 
+class GroupedTest(ElixirTest):
+    """A test with memory control groups of its own, beside that of the test."""
+
+    def setUp(self):
+        super().setUp()
+        self.groups = []
+
+    def tearDown(self):
+        self.end_everything()
+        for group in self.groups:
+            group.kill()
+            os.rmdir(group.folder)
+        super().tearDown()
+
+    def make_group(self, limit_bytes=None):
+        group = MemoryGroup.make(beside=self.memory_group) if self.memory_group else None
+        if group is None:
+            self.skipTest('no memory control group can be made')
+        self.groups.append(group)
+        if limit_bytes:
+            group.limit(limit_bytes)
+        return group
+
+
 def main():
     """Runs the tests of the program, each skip a line of which scripts/test.sh makes its list. Where
     every test was skipped, the program was, too."""

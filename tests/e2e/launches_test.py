@@ -8,7 +8,6 @@ import signal
 
 import harness
 from harness import ENDLESS, GROUP_NOISE_BYTES, PATIENCE_S, TINY, program, stop, text_of, wait_until
-from memory_group import MemoryGroup
 
 SERVICE_OF_THIS_MACHINE = '/run/elixir/attach.sock'
 
@@ -20,28 +19,13 @@ def group_of(pid):
     return (version1 or [path for number, _, path in lines if number == '0'])[0]
 
 
-class Launches(harness.ElixirTest):
+class Launches(harness.GroupedTest):
     def setUp(self):
         super().setUp()
         if os.path.exists(SERVICE_OF_THIS_MACHINE):
             self.skipTest('a service of this machine would serve the launches')
         del self.environment['ELIXIR_RUNTIME_DIR']  # the folder is the launch's
         self.environment['XDG_RUNTIME_DIR'] = self.folder
-        self.groups = []
-
-    def tearDown(self):
-        self.end_everything()
-        for group in self.groups:
-            group.kill()
-            os.rmdir(group.folder)
-        super().tearDown()
-
-    def make_group(self):
-        group = MemoryGroup.make(beside=self.memory_group) if self.memory_group else None
-        if group is None:
-            self.skipTest('no memory control group can be made')
-        self.groups.append(group)
-        return group
 
     def statuses(self):
         """Of this test's elixirds, by pid, in the order in which they are shown."""
