@@ -4,10 +4,12 @@
 #include <cctype>
 #include <iostream>
 #include <iterator>
+#include <memory>
 #include <regex>
 #include <string>
 #include <vector>
 
+#include "base/help.h"
 #include "base/nearest.h"
 #include "base/printable.h"
 #include "base/units.h"
@@ -219,6 +221,7 @@ std::string explain_unknown(const CLI::App& app, const std::string& given) {
 void init_cli(CLI::App& app) {
   app.set_version_flag("--version", std::string("elixir ") + kVersion);
   app.option_defaults()->always_capture_default();
+  app.formatter(std::make_shared<HelpFormatter>());
 }
 
 // CLI11 stops at the first wrong value: then all is parsed again without it.

@@ -36,11 +36,13 @@ int run(const TrainOptions& options) {
       build_decoder(options.config, model_options(options));
   if (!model.ok()) return fail(model.status());
   LossSummary summary;
+  Pace pace;
   const int64_t start_ns = monotonic_ns();
   const Status status = plain_train(**model, *data, options, [&](const StepReport& report) {
     summary.add(report.outcome.mean_loss);
+    pace.add(report.step_ms);
     if (options.log_every > 0 && report.stats.step % options.log_every == 0) {
-      std::cout << progress_line(report, options.steps) << std::endl;
+      std::cout << progress_line(report, options.steps, pace.step_ms()) << std::endl;
     }
     return log->write(report);
   });

@@ -2,7 +2,6 @@
 // is computed, and a model of any size takes well under a second.
 
 #include <ATen/ops/empty.h>
-#include <regex.h>
 
 #include <algorithm>
 #include <iostream>
@@ -16,6 +15,7 @@
 #include "client/tensors/meta_init.h"
 #include "client/tensors/scalar_type.h"
 #include "models/decoder.h"
+#include "models/freeze.h"
 #include "planner/models/model_request.h"
 #include "planner/profile_json.h"
 
@@ -29,32 +29,6 @@ struct Request {
   std::string freeze;
   std::string device = "cuda";
 };
-
-// Parameters whose names the expression finds are not trained.
-Status freeze(torch::nn::Module& module, const std::string& expression) {
-  // glibc's takes no time that grows exponentially, as std::regex does for some expressions.
-  regex_t pattern;
-  if (const int failure = ::regcomp(&pattern, expression.c_str(), REG_EXTENDED | REG_NOSUB)) {
-    char why[256] = {};
-    ::regerror(failure, &pattern, why, sizeof why);
-    return error(Code::kInvalidArgument, "--freeze '{}' is no regular expression: {}", expression,
-                 why);
-  }
-  const std::unique_ptr<regex_t, void (*)(regex_t*)> freed(&pattern, ::regfree);
-  size_t frozen = 0, all = 0;
-  for (auto& named : module.named_parameters()) {
-    ++all;
-    if (::regexec(&pattern, named.key().c_str(), 0, nullptr, 0) != 0) continue;
-    named.value().set_requires_grad(false);
-    ++frozen;
-  }
-  if (frozen == 0 || frozen == all) {
-    return error(Code::kInvalidArgument, "--freeze '{}' finds {} of {} parameters, as {}: {}",
-                 expression, frozen, all, module.named_parameters().front().key(),
-                 frozen == 0 ? "nothing is frozen" : "nothing is left to train");
-  }
-  return Status();
-}
 
 Result<planner::ModelProfile> profile(const Request& request) {
   const Result<planner::TransformerConfig> config = planner::config_of(request.model);

@@ -37,53 +37,88 @@ Status no_data(const TrainOptions& options) {
                        "--bytes");
 }
 
-}  // namespace
+// Files that a command line names, and the flags that name them.
+struct NamedFiles {
+  const std::vector<std::string>& data;
+  const std::vector<std::string>& labels;
+  const char *data_flag, *labels_flag;
+};
 
-Result<TokenData> open_data(const TrainOptions& options) {
-  std::vector<std::string> files = options.data;
-  if (files.empty() && options.needs_data) return no_data(options);
-  if (files.empty()) {
-    Result<std::vector<std::string>> sources = default_text();
-    if (!sources.ok()) return sources.status();
-    files = std::move(*sources);
-  }
-  Result<TokenData> data = TokenData::open({.files = std::move(files),
-                                            .labels = options.labels,
+NamedFiles training_files(const TrainOptions& options) {
+  return {options.data, options.labels, "--data", "--labels"};
+}
+
+NamedFiles validation_files(const TrainOptions& options) {
+  return {options.validation.data, options.validation.labels, "--val-data", "--val-labels"};
+}
+
+// kBadInput: text whose bytes are not the model's tokens.
+Result<TokenData> open_files(const NamedFiles& files, const TrainOptions& options) {
+  Result<TokenData> data = TokenData::open({.files = files.data,
+                                            .labels = files.labels,
                                             .vocabulary = options.config.vocabulary,
                                             .bare = options.tokens_dtype,
                                             .bytes = options.bytes,
                                             .seq = options.model.seq,
-                                            .seed = options.seed});
+                                            .seed = options.seed,
+                                            .files_flag = files.data_flag,
+                                            .labels_flag = files.labels_flag});
   if (!data.ok() || !data->text() || options.bytes) return data;
   const std::string tokenizer = tokenizer_of(options);
   if (tokenizer.empty() && options.bytes_are_tokens) return data;
   return error(Code::kBadInput,
-               "--data {}: text, but the tokens of {} are not bytes ({}); make token files of it "
+               "{} {}: text, but the tokens of {} are not bytes ({}); make token files of it "
                "with scripts/tokenize_text.py, or train on its bytes with --bytes",
-               data->files().front(), options.config.name,
+               files.data_flag, data->files().front(), options.config.name,
                tokenizer.empty() ? fmt::format("its vocabulary has {}", options.config.vocabulary)
                                  : "its tokenizer is " + tokenizer);
 }
 
-Problems check_data(const TrainOptions& options) {
-  Problems problems;
+void check_files(const NamedFiles& files, const TrainOptions& options, Problems& problems) {
   const bool known = options.config.context > 0;
   TokenFileOptions how = {
       .vocabulary = known ? options.config.vocabulary : std::numeric_limits<int64_t>::max(),
       .bare = options.tokens_dtype,
       .bytes = options.bytes};
-  for (const std::vector<std::string>* files : {&options.data, &options.labels}) {
-    how.labels = files == &options.labels;
-    for (const std::string& path : *files) {
+  for (const std::vector<std::string>* named : {&files.data, &files.labels}) {
+    how.labels = named == &files.labels;
+    for (const std::string& path : *named) {
       const Status status = TokenFile::open(path, how).status();
       if (status.ok()) continue;
-      problems.add(
-          error(status.code(), "{} {}", how.labels ? "--labels" : "--data", status.message()));
+      problems.add(error(status.code(), "{} {}", how.labels ? files.labels_flag : files.data_flag,
+                         status.message()));
     }
   }
-  const bool opens = problems.empty() && known && !options.data.empty() && options.model.seq >= 1;
-  const bool lacks = options.data.empty() && options.needs_data;
-  if (opens || lacks) problems.add(open_data(options).status());
+}
+
+}  // namespace
+
+Result<TokenData> open_data(const TrainOptions& options) {
+  if (!options.data.empty()) return open_files(training_files(options), options);
+  if (options.needs_data) return no_data(options);
+  const Result<std::vector<std::string>> sources = default_text();
+  if (!sources.ok()) return sources.status();
+  return open_files({*sources, options.labels, "--data", "--labels"}, options);
+}
+
+Result<std::optional<TokenData>> open_validation_data(const TrainOptions& options) {
+  if (options.validation.data.empty()) return std::optional<TokenData>();
+  Result<TokenData> data = open_files(validation_files(options), options);
+  if (!data.ok()) return data.status();
+  return std::optional<TokenData>(std::move(*data));
+}
+
+Problems check_data(const TrainOptions& options) {
+  Problems problems, of_validation;
+  check_files(training_files(options), options, problems);
+  check_files(validation_files(options), options, of_validation);
+  const bool known = options.config.context > 0 && options.model.seq >= 1;
+  const bool missing = options.data.empty() && options.needs_data;
+  if ((problems.empty() && known && !options.data.empty()) || missing) {
+    problems.add(open_data(options).status());
+  }
+  if (of_validation.empty() && known) of_validation.add(open_validation_data(options).status());
+  problems.add(of_validation);
   return problems;
 }
 

@@ -80,6 +80,7 @@ std::string run_record(const TrainOptions& options, const std::vector<std::strin
                        {"dropout", options.dropout},
                        {"lr", options.adamw.lr},
                        {"decay", options.decay_all ? kDecayAll : "matrices"},
+                       {"freeze", options.freeze},
                        {"lr_schedule", name_in(kLrScheduleNames, options.lr_schedule)},
                        {"warmup_steps", options.warmup_steps},
                        {"min_lr_ratio", options.min_lr_ratio},
@@ -107,6 +108,11 @@ std::optional<double> recorded_lr(std::string_view program) {
 
 bool recorded_decay_all(std::string_view program) {
   return record_of(program).value("decay", Json(kDecayAll)) == kDecayAll;
+}
+
+std::string recorded_freeze(std::string_view program) {
+  const Json freeze = record_of(program).value("freeze", Json(""));
+  return freeze.is_string() ? freeze.get<std::string>() : "";
 }
 
 RecordedData recorded_data(std::string_view program) {

@@ -17,17 +17,15 @@ int64_t sequence_start(uint64_t seed, int64_t step, int64_t row, int64_t starts)
 
 }  // namespace
 
-Status TokenData::Row::add(const std::string& path, const TokenFileOptions& options) {
+Status TokenData::Row::add(const std::string& flag, const std::string& path,
+                           const TokenFileOptions& options) {
   Result<TokenFile> file = TokenFile::open(path, options);
-  if (!file.ok()) {
-    return error(file.status().code(), "{} {}", options.labels ? "--labels" : "--data",
-                 file.status().message());
-  }
+  if (!file.ok()) return error(file.status().code(), "{} {}", flag, file.status().message());
   if (!files.empty() && file->text() != files.front().text()) {
     return error(Code::kBadInput,
-                 "--data {} and {}: text and tokens cannot be mixed, because their tokens mean "
+                 "{} {} and {}: text and tokens cannot be mixed, because their tokens mean "
                  "different things; give files of one kind",
-                 files.front().path(), path);
+                 flag, files.front().path(), path);
   }
   begins.push_back(tokens);
   tokens += file->tokens();
@@ -38,30 +36,31 @@ Status TokenData::Row::add(const std::string& path, const TokenFileOptions& opti
 Result<TokenData> TokenData::open(TokenDataOptions options) {
   ELIXIR_CHECK(options.seq > 0, "seq {}", options.seq);
   if (options.files.empty()) {
-    return error(Code::kBadInput, "no data files; name some with --data FILE...");
+    return error(Code::kBadInput, "no data files; name some with {} FILE...", options.files_flag);
   }
   TokenData data;
   TokenFileOptions file = {
       .vocabulary = options.vocabulary, .bare = options.bare, .bytes = options.bytes};
   for (const std::string& path : options.files) {
-    ELIXIR_RETURN_IF_ERROR(data.tokens_of_.add(path, file));
+    ELIXIR_RETURN_IF_ERROR(data.tokens_of_.add(options.files_flag, path, file));
   }
   file.labels = true;
   for (const std::string& path : options.labels) {
-    ELIXIR_RETURN_IF_ERROR(data.labels_of_.add(path, file));
+    ELIXIR_RETURN_IF_ERROR(data.labels_of_.add(options.labels_flag, path, file));
   }
   if (!options.labels.empty() && data.labels_of_.tokens != data.tokens()) {
     return error(Code::kBadInput,
-                 "--labels {}: {} labels, and --data has {} tokens; each token needs a label, -100 "
-                 "if it is masked",
-                 options.labels.front(), data.labels_of_.tokens, data.tokens());
+                 "{} {}: {} labels, and {} has {} tokens; each token needs a label, -100 if it is "
+                 "masked",
+                 options.labels_flag, options.labels.front(), data.labels_of_.tokens,
+                 options.files_flag, data.tokens());
   }
   if (data.tokens() < options.seq + 1) {
     return error(Code::kBadInput,
-                 "--data {}: {} tokens in {} file(s), but one sequence needs {} (--seq {} and the "
+                 "{} {}: {} tokens in {} file(s), but one sequence needs {} (--seq {} and the "
                  "token after it); give more text or a smaller --seq",
-                 options.files.front(), data.tokens(), options.files.size(), options.seq + 1,
-                 options.seq);
+                 options.files_flag, options.files.front(), data.tokens(), options.files.size(),
+                 options.seq + 1, options.seq);
   }
   data.options_ = std::move(options);
   return data;
@@ -81,6 +80,16 @@ Status TokenData::fill(int64_t step, int64_t first_row, std::span<int64_t> input
   return {};
 }
 
+Status TokenData::sequence(int64_t index, std::span<int64_t> inputs,
+                           std::span<int64_t> targets) const {
+  const auto seq = static_cast<size_t>(options_.seq);
+  ELIXIR_CHECK(inputs.size() == seq && targets.size() == seq, "{} inputs and {} targets",
+               inputs.size(), targets.size());
+  const Row& labels = options_.labels.empty() ? tokens_of_ : labels_of_;
+  ELIXIR_RETURN_IF_ERROR(labels.read(index * options_.seq + 1, targets));
+  return tokens_of_.read(index * options_.seq, inputs);
+}
+
 Status TokenData::fill_targets(int64_t* start, std::span<int64_t> targets) const {
   if (options_.labels.empty()) return tokens_of_.read(*start + 1, targets);
   const int64_t last = tokens() - options_.seq - 1;
@@ -93,8 +102,8 @@ Status TokenData::fill_targets(int64_t* start, std::span<int64_t> targets) const
     if (learns) return {};
     if (wrapped && *start >= first_try) {
       return error(Code::kBadInput,
-                   "--labels {}: every label is masked (-100), so there is nothing to learn",
-                   options_.labels.front());
+                   "{} {}: every label is masked (-100), so there is nothing to learn",
+                   options_.labels_flag, options_.labels.front());
     }
     wrapped = wrapped || *start == last;
     *start = *start == last ? 0 : std::min(*start + options_.seq, last);

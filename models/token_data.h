@@ -20,6 +20,8 @@ struct TokenDataOptions {
   bool bytes = false;
   int64_t seq = 128;  // tokens of one sequence
   uint64_t seed = 0;
+  // The flags that messages name.
+  std::string files_flag = "--data", labels_flag = "--labels";
 };
 
 // Training sequences from files. Which sequence a row is depends on (seed, step, global row)
@@ -46,6 +48,11 @@ class TokenData {
   Status fill(int64_t step, int64_t first_row, std::span<int64_t> inputs,
               std::span<int64_t> targets) const;
 
+  // The sequences that lie one behind the other, without overlap: [0, sequences()).
+  int64_t sequences() const { return (tokens() - 1) / options_.seq; }
+  // Writes sequence `index`: [seq] each, as fill() does. All of its labels may be masked.
+  Status sequence(int64_t index, std::span<int64_t> inputs, std::span<int64_t> targets) const;
+
  private:
   // Files as one row of tokens.
   struct Row {
@@ -53,7 +60,7 @@ class TokenData {
     std::vector<int64_t> begins;  // files[i] holds the tokens from begins[i] on
     int64_t tokens = 0;
 
-    Status add(const std::string& path, const TokenFileOptions& options);
+    Status add(const std::string& flag, const std::string& path, const TokenFileOptions& options);
     Status read(int64_t begin, std::span<int64_t> out) const;
   };
   TokenData() = default;

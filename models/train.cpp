@@ -23,6 +23,7 @@
 #include "models/checkpoints.h"
 #include "models/decoder.h"
 #include "models/diverged.h"
+#include "models/freeze.h"
 #include "models/program.h"
 #include "models/run_folders.h"
 #include "models/run_record.h"
@@ -35,6 +36,7 @@
 #include "models/train_plan.h"
 #include "models/train_report.h"
 #include "models/train_signals.h"
+#include "models/validation_loss.h"
 #include "models/weight_decay.h"
 #include "models/written_folders.h"
 #include "planner/models/config_json.h"
@@ -64,7 +66,10 @@ AdamWOptions hyperparameters(const TrainOptions& options, const RunStart& start)
 
 std::shared_ptr<Decoder> build_without_memory(const TrainOptions& options) {
   const MetaInit without_memory;
-  return value_or_throw(build_decoder(options.config, build_options(options)));
+  std::shared_ptr<Decoder> model =
+      value_or_throw(build_decoder(options.config, build_options(options)));
+  if (!options.freeze.empty()) throw_if_error(freeze(*model, options.freeze));
+  return model;
 }
 
 // A model, and the optimizer that has its weights.
@@ -73,14 +78,20 @@ struct Begun {
   AdamW optimizer;
 };
 
+struct RunData {
+  TokenData training;
+  std::optional<TokenData> validation;  // of --val-data
+};
+
 // One rank's run.
 class Training {
  public:
-  Training(const TrainOptions& options, const RunStart& start, Begun begun, TokenData data,
+  Training(const TrainOptions& options, const RunStart& start, Begun begun, RunData data,
            StepLog log, ExportRoom room)
       : options_(options),
         environment_(*options.run.environment),
-        data_(std::move(data)),
+        data_(std::move(data.training)),
+        validation_data_(std::move(data.validation)),
         log_(std::move(log)),
         model_(std::move(begun.model)),
         optimizer_(std::move(begun.optimizer)),
@@ -173,7 +184,26 @@ class Training {
       report_pending();
     }
     checkpoints_.after_step(step + 1);
+    validate_after(step + 1);
     sample_after(step + 1);
+  }
+
+  // Every rank computes all sequences: the loss is the same for any number of ranks.
+  void validate_after(int64_t steps) {
+    if (!validation_data_) return;
+    const int64_t every = options_.validation.every;
+    if (steps != options_.steps && (every == 0 || steps % every != 0)) return;
+    report_pending();  // its line comes first
+    const double loss = value_or_throw(validation_loss(
+        *model_, *validation_data_,
+        {.sequences = options_.validation.sequences,
+         .batch = options_.model.batch,
+         .to_device = [&](const at::Tensor& values) { return optimizer_.to_device(values); }}));
+    step_begin_ns_ = monotonic_ns();  // no part of the next step
+    if (!reports()) return;
+    const Validation validation = {.step = steps, .loss = loss};
+    say(validation_line(validation));
+    throw_if_error(log_.write(validation));
   }
 
   void sample_after(int64_t steps) {
@@ -241,16 +271,19 @@ class Training {
     if (report.outcome.skipped) ++skipped_steps_;
     report.skipped_steps = skipped_steps_;
     summary_.add(report.outcome.mean_loss);
+    pace_.add(report.step_ms);
     throw_if_error(log_.write(report));
     const uint32_t step = report.stats.step;
     if (options_.log_every > 0 && (step % options_.log_every == 0 || step == 1)) {
-      std::cout << progress_line(report, options_.steps) << std::endl;
+      say(progress_line(report, options_.steps, pace_.step_ms()) +
+          (options_.verbose ? progress_details(report) : ""));
     }
   }
 
   const TrainOptions options_;
   const LaunchEnvironment environment_;
   const TokenData data_;
+  const std::optional<TokenData> validation_data_;
   StepLog log_;
   std::shared_ptr<Decoder> model_;
   AdamW optimizer_;
@@ -260,6 +293,7 @@ class Training {
   int64_t step_begin_ns_ = 0;          // where the step before ended
   int64_t skipped_steps_ = 0;
   LossSummary summary_;
+  Pace pace_;
 };
 
 void require_rank(const std::optional<Overflow>& overflow, const LaunchEnvironment& environment) {
@@ -282,6 +316,21 @@ void follow_decay(TrainOptions& options, const RunStart& start) {
   options.decay_all = all;
 }
 
+// So do the frozen parameters, of which a checkpoint has no states.
+void follow_freeze(TrainOptions& options, const RunStart& start) {
+  if (!start.resumes) return;
+  const std::string recorded = recorded_freeze(recorded_program(start.folder));
+  if (!options.freeze.empty() && options.freeze != recorded) {
+    throw Error(error(
+        Code::kInvalidArgument,
+        "--freeze '{}': the run of {} {}; leave out --freeze, or begin a new run with --init {}",
+        options.freeze, start.folder,
+        recorded.empty() ? "has no frozen parameters" : "was begun with '" + recorded + "'",
+        start.folder));
+  }
+  options.freeze = recorded;
+}
+
 // And says it, but for what was `said` before.
 RunStart find_run_start(TrainOptions& options, const std::vector<DamagedCheckpoint>& damaged = {},
                         const std::vector<std::string>& said = {}) {
@@ -291,6 +340,7 @@ RunStart find_run_start(TrainOptions& options, const std::vector<DamagedCheckpoi
   options.run.load_from = start.folder;
   options.run.load_states = start.resumes;
   follow_decay(options, start);
+  follow_freeze(options, start);
   if (options.run.environment->rank != 0) return start;
   for (const std::string& line : start.said) {
     if (std::find(said.begin(), said.end(), line) == said.end()) {
@@ -362,9 +412,11 @@ int run(const char* program, TrainOptions options) {
   if (device == at::kCPU) keep_freed_memory();
   at::manual_seed(options.seed + environment.rank);  // dropout's
   Result<TokenData> data = open_data(options);
+  Result<std::optional<TokenData>> validation = open_validation_data(options);
   Problems problems;
-  if (!data.ok()) problems.add(check_data(options));
+  if (!data.ok() || !validation.ok()) problems.add(check_data(options));
   problems.add(data.status());
+  problems.add(validation.status());
   problems.add(check_weights(options));
   problems.add(check_written(options));
   if (!problems.empty()) return report_problems(program, problems);
@@ -377,8 +429,8 @@ int run(const char* program, TrainOptions options) {
   StepLog log = value_or_throw(
       StepLog::open(environment.rank == 0 ? options.jsonl : "", /*goes_on=*/start.resumes));
   Begun begun = begin(options, start);
-  Training training(options, start, std::move(begun), std::move(*data), std::move(log),
-                    std::move(room));
+  Training training(options, start, std::move(begun), {std::move(*data), std::move(*validation)},
+                    std::move(log), std::move(room));
   // Not before: a rank that waits for others has no step to finish.
   catch_stop_signals(/*saves=*/!options.checkpoints.folder.empty());
   return training.run();

@@ -22,17 +22,26 @@
 namespace elixir {
 namespace {
 
+constexpr const char* kExperiments = "For experiments and tests";
 constexpr const char* kFooter =
-    "Progress goes to standard output and ends with one line,\n"
+    "Examples:\n"
+    "  elixir-train --steps 100                          a small GPT-2 on a text at hand\n"
+    "  elixir-run -n 2 elixir-train --model gpt2-124m --data book.txt --dtype bf16 \\\n"
+    "      --checkpoints runs/a --resume latest          two ranks; continues a run\n"
+    "  elixir-train --init Llama-3.1-8B --data tokens.bin --val-data val.tokens \\\n"
+    "      --steps 1000 --checkpoints runs/b --export tuned   fine-tunes a folder\n"
+    "\n"
+    "Progress goes to standard output and ends with one line:\n"
     "  done: first_loss 5.418 last_loss 1.784 steps 900 seconds 128.0\n"
-    "where last_loss is the mean of the last 20 steps (of all, if there are fewer); of a run that "
-    "was\n"
-    "resumed, of the steps since then. A run that was stopped or has failed ends with a line\n"
-    "stopped: or failed: instead. SIGUSR1 asks for a checkpoint. SIGTERM and Ctrl-C save one and\n"
-    "end the run; a second one ends it at once.\n"
-    "Exit codes: 0 done, 2 bad command line, 3 does not fit, 4 bad data, 5 elixird unreachable,\n"
-    "6 another rank died, 7 version mismatch, 8 another job writes there, 9 protocol broken, 10 "
-    "waited too long,\n11 diverged, 70 internal.";
+    "last_loss is the mean of the last 20 steps (of all, if there are fewer). After a\n"
+    "resume both losses are those of the steps since then. A run that was stopped or\n"
+    "that failed ends with a line stopped: or failed: instead. SIGUSR1 saves a\n"
+    "checkpoint. SIGTERM and Ctrl-C save one and end the run; a second one ends it\n"
+    "at once.\n"
+    "\n"
+    "Exit codes: 0 done, 2 bad command line, 3 does not fit, 4 bad data, 5 elixird\n"
+    "unreachable, 6 another rank died, 7 version mismatch, 8 another job writes\n"
+    "there, 9 protocol broken, 10 waited too long, 11 diverged, 70 internal.";
 
 // What the command line gives as words that mean something beside other flags.
 struct Words {
@@ -44,6 +53,7 @@ struct Words {
 };
 
 void add_model_options(CLI::App& app, TrainOptions& options, Words& words) {
+  app.option_defaults()->group("Model and data");
   planner::ModelRequest& model = options.model;
   app.add_option("--model", words.model.name,
                  fmt::format("The model to train, GPT-2's also without gpt2- (nano): {}",
@@ -73,6 +83,21 @@ void add_model_options(CLI::App& app, TrainOptions& options, Words& words) {
       ->type_name("TYPE");
   app.add_flag("--bytes", options.bytes,
                "Train on the bytes of text, though the model has tokens of its own");
+  app.add_option("--val-data", options.validation.data,
+                 "Files of which the loss is measured without training on them")
+      ->type_name("FILE")
+      ->expected(1, -1);
+  app.add_option("--val-labels", options.validation.labels,
+                 "Token files with a label for each token of --val-data, as --labels")
+      ->type_name("FILE")
+      ->expected(1, -1);
+  app.add_option("--val-every", options.validation.every,
+                 "Steps between measurements of the validation loss (0 = only after the last step)")
+      ->type_name("N");
+  app.add_option("--val-sequences", options.validation.sequences,
+                 "Sequences of a measurement, spread evenly over --val-data, or all if they are "
+                 "fewer; every rank computes all of them")
+      ->type_name("N");
   app.add_option("--steps", options.steps, "Optimizer steps, from the run's first beginning on")
       ->type_name("N");
   app.add_option("--batch", model.batch, "Sequences a rank and backward pass")->type_name("B");
@@ -86,6 +111,10 @@ void add_model_options(CLI::App& app, TrainOptions& options, Words& words) {
              "What the model computes in: fp32, bf16, fp16")
       ->type_name("TYPE")
       ->default_str("that of --plan, --resume, --init or --config; else fp32");
+  app.add_option("--freeze", options.freeze,
+                 "Do not train parameters whose names this extended regular expression finds, for "
+                 "example '^model.layers.[0-9][.]'. They need no gradients and no optimizer states")
+      ->type_name("REGEX");
   app.add_option("--dropout", options.dropout, "Dropout probability")->type_name("P");
   app.add_flag("--checkpoint-activations,!--no-checkpoint-activations",
                model.checkpoint_activations,
@@ -97,6 +126,7 @@ void add_model_options(CLI::App& app, TrainOptions& options, Words& words) {
 }
 
 void add_optimizer_options(CLI::App& app, TrainOptions& options) {
+  app.option_defaults()->group("Optimizer");
   AdamWOptions& adamw = options.adamw;
   app.add_option(
          "--lr", adamw.lr,
@@ -104,12 +134,13 @@ void add_optimizer_options(CLI::App& app, TrainOptions& options) {
                      "the model's own, or GPT-3's for its size)",
                      kFineTuningLr))
       ->type_name("X");
-  add_choice(app, "--lr-schedule", options.lr_schedule, kLrScheduleNames, "constant or cosine")
+  add_choice(app, "--lr-schedule", options.lr_schedule, kLrScheduleNames,
+             "constant, cosine or linear")
       ->type_name("NAME");
   app.add_option("--warmup-steps", options.warmup_steps, "Steps in which the rate rises linearly")
       ->type_name("N");
   app.add_option("--min-lr-ratio", options.min_lr_ratio,
-                 "Where the cosine ends, as a share of --lr")
+                 "Rate of the last step with cosine and linear, as a share of --lr")
       ->type_name("X");
   app.add_option("--weight-decay", adamw.weight_decay,
                  "AdamW's decoupled decay, of parameters of two dimensions or more")
@@ -123,6 +154,7 @@ void add_optimizer_options(CLI::App& app, TrainOptions& options) {
 }
 
 void add_update_options(CLI::App& app, TrainOptions& options, Words& words) {
+  app.option_defaults()->group("Updates");
   add_choice(app, "--update", options.run.update, kUpdateModeNames,
              "When chunks are updated: early (under backward, into spare memory; the rest behind "
              "the next forward pass), deferred (behind the next forward pass), immediate (under "
@@ -146,11 +178,13 @@ void add_update_options(CLI::App& app, TrainOptions& options, Words& words) {
                  "steps that overflow and adapts")
       ->type_name("X");
   app.add_option("--inject-overflow", words.inject_overflow,
-                 "For tests: in step STEP, from 1, rank RANK's loss goes into backward as infinity")
-      ->type_name("RANK,STEP");
+                 "In step STEP, from 1, rank RANK's loss goes into backward as infinity")
+      ->type_name("RANK,STEP")
+      ->group(kExperiments);
 }
 
 void add_plan_options(CLI::App& app, TrainOptions& options, Words& words) {
+  app.option_defaults()->group("Placement and plan");
   LayoutOptions& layout = options.run.layout;
   add_device_flags(app, options.device_choice, words.gpu_memory, layout);
   add_choice(app, "--attention", options.attention, kAttentionNames,
@@ -181,16 +215,19 @@ void add_plan_options(CLI::App& app, TrainOptions& options, Words& words) {
       ->type_name("S")
       ->check(CLI::PositiveNumber);
   app.add_option("--link-gb-s", words.link,
-                 "For experiments: the CPU emulates a device behind a link of this speed in GB/s, "
+                 "The CPU emulates a device behind a link of this speed in GB/s, "
                  "each way and both together (--device auto is cpu then)")
-      ->type_name("H2D,D2H[,JOINT]");
+      ->type_name("H2D,D2H[,JOINT]")
+      ->group(kExperiments);
   app.add_option("--operator-us", options.run.operator_us,
-                 "For experiments: the CPU emulates a device whose operators on parameters take at "
+                 "The CPU emulates a device whose operators on parameters take at "
                  "least so long (--device auto is cpu then)")
-      ->type_name("US");
+      ->type_name("US")
+      ->group(kExperiments);
 }
 
 void add_output_options(CLI::App& app, TrainOptions& options) {
+  app.option_defaults()->group("Output");
   app.add_option("--jsonl", options.jsonl, "Write one JSON object a step to this file")
       ->type_name("FILE");
   app.add_option("--trace", options.run.trace,
@@ -204,6 +241,8 @@ void add_output_options(CLI::App& app, TrainOptions& options) {
       ->type_name("FILE");
   app.add_option("--log-every", options.log_every, "Steps between progress lines (0 = none)")
       ->type_name("N");
+  app.add_flag("--verbose", options.verbose,
+               "Progress lines with the update rate, the rCache, device memory and the bottleneck");
   app.add_flag("--deterministic", options.deterministic,
                "Only operators that give the same bits in every run; slower on a GPU, so not for "
                "figures");
@@ -352,6 +391,7 @@ void add_flags(CLI::App& app, TrainOptions& options, Words& words) {
   add_update_options(app, options, words);
   add_plan_options(app, options, words);
   add_output_options(app, options);
+  app.option_defaults()->group("Options");
   add_checkpoint_options(app, options.checkpoints);
   app.footer(kFooter);
 }

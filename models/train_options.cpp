@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numbers>
 
+#include "models/name_pattern.h"
 #include "planner/choice_names.h"
 
 namespace elixir {
@@ -30,6 +31,26 @@ Status check_sequence(const TrainOptions& options) {
                "--seq {} is longer than the context of {} tokens of {}; give --seq {} or a model "
                "with a longer context",
                options.model.seq, config.context, config.name, config.context);
+}
+
+Status needs_validation_data(const char* flag) {
+  return error(Code::kInvalidArgument, "{} needs --val-data FILE, the text that it is about", flag);
+}
+
+Problems check_validation(const ValidationOptions& validation) {
+  Problems problems;
+  problems.add(within("--val-every",
+                      validation.every >= 0 && validation.every <= static_cast<int64_t>(kMostSteps),
+                      "in [0, 2^32 - 1]", static_cast<double>(validation.every)));
+  problems.add(at_least("--val-sequences", 1, validation.sequences));
+  if (!validation.data.empty()) return problems;
+  const ValidationOptions unchanged;
+  if (!validation.labels.empty()) problems.add(needs_validation_data("--val-labels"));
+  if (validation.every != unchanged.every) problems.add(needs_validation_data("--val-every"));
+  if (validation.sequences != unchanged.sequences) {
+    problems.add(needs_validation_data("--val-sequences"));
+  }
+  return problems;
 }
 
 }  // namespace
@@ -71,6 +92,8 @@ Problems check_train_options(const TrainOptions& o) {
        }) {
     problems.add(status);
   }
+  problems.add(check_validation(o.validation));
+  if (!o.freeze.empty()) problems.add(NamePattern::compile("--freeze", o.freeze).status());
   problems.add(check_checkpoint_options(o.checkpoints));
   return problems;
 }
@@ -85,8 +108,10 @@ double lr_at(const TrainOptions& options, int64_t step) {
   if (falling_steps <= 0) return options.adamw.lr;
   const double progress = std::min(
       1.0, static_cast<double>(step - options.warmup_steps) / static_cast<double>(falling_steps));
-  const double cosine = 0.5 * (1 + std::cos(std::numbers::pi * progress));
-  return options.adamw.lr * (options.min_lr_ratio + (1 - options.min_lr_ratio) * cosine);
+  const double left = options.lr_schedule == LrSchedule::kLinear
+                          ? 1 - progress
+                          : 0.5 * (1 + std::cos(std::numbers::pi * progress));
+  return options.adamw.lr * (options.min_lr_ratio + (1 - options.min_lr_ratio) * left);
 }
 
 }  // namespace elixir

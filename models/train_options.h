@@ -15,9 +15,10 @@
 
 namespace elixir {
 
-enum class LrSchedule : uint8_t { kConstant, kCosine };
+enum class LrSchedule : uint8_t { kConstant, kCosine, kLinear };
 inline constexpr EnumName<LrSchedule> kLrScheduleNames[] = {{"constant", LrSchedule::kConstant},
-                                                            {"cosine", LrSchedule::kCosine}};
+                                                            {"cosine", LrSchedule::kCosine},
+                                                            {"linear", LrSchedule::kLinear}};
 
 // kAuto: a GPU where there is one.
 enum class DeviceChoice : uint8_t { kAuto, kCpu, kCuda };
@@ -37,6 +38,14 @@ inline constexpr EnumName<AttentionChoice> kAttentionNames[] = {{"auto", Attenti
 struct Overflow {
   uint32_t rank = 0;
   int64_t step = 1;
+};
+
+// Data on which the loss is measured without training on it.
+struct ValidationOptions {
+  std::vector<std::string> data = {};    // empty: none
+  std::vector<std::string> labels = {};  // beside `data`; empty: its tokens are the labels
+  int64_t every = 100;                   // steps between measurements; 0: only after the last step
+  int64_t sequences = 64;                // at most, of one measurement
 };
 
 // What elixir-train and plain_gpt2 do, as their command line says it. The defaults train gpt2-nano
@@ -59,6 +68,8 @@ struct TrainOptions {
   bool needs_data = false;       // the model is somebody's (--init, --config): no default text
   bool bytes_are_tokens = true;  // of the model, or of the run so far: text is trained on
   int64_t steps = 900;           // since the run's first beginning
+  ValidationOptions validation = {};
+  std::string freeze = {};  // parameters whose names it finds are not trained; "": none
   double dropout = 0;
   uint64_t seed = 1;
   int threads = 0;  // 0: the cores at hand, shared among the ranks of the node
@@ -68,7 +79,7 @@ struct TrainOptions {
   bool decay_all = false;  // weight decay also on norms and biases (models/weight_decay.h)
   LrSchedule lr_schedule = LrSchedule::kCosine;
   int64_t warmup_steps = 50;  // linear from 0; within the steps, not before them
-  double min_lr_ratio = 0.1;  // where the cosine ends, as a share of lr
+  double min_lr_ratio = 0.1;  // where cosine and linear end, as a share of lr
   std::optional<Overflow> inject_overflow = {};
 
   std::vector<std::string> said = {};  // lines for a person: what was chosen without a flag
@@ -84,6 +95,7 @@ struct TrainOptions {
 
   std::string jsonl;       // "": none
   int64_t log_every = 10;  // steps between progress lines; 0: none
+  bool verbose = false;    // progress lines with details
   bool checksum = false;
   bool deterministic = false;  // operators that give the same bits every time
 };
@@ -101,7 +113,8 @@ int parse_train_options(const char* program, const char* description, int argc,
 Problems check_train_options(const TrainOptions& options);
 
 // The learning rate of step `step`, counted from 0: rises linearly over the first warmup_steps,
-// then stays (constant) or falls along half a cosine to min_lr_ratio * lr in the last step.
+// then stays (constant) or falls, along half a cosine or a line, to min_lr_ratio * lr in the last
+// step.
 double lr_at(const TrainOptions& options, int64_t step);
 
 }  // namespace elixir

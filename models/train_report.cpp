@@ -1,10 +1,13 @@
 #include "models/train_report.h"
 
+#include <fmt/ranges.h>
+
 #include <cerrno>
 #include <cmath>
 #include <cstring>
 #include <limits>
 #include <numeric>
+#include <vector>
 
 #include "base/units.h"
 #include "planner/choice_names.h"
@@ -15,6 +18,17 @@ namespace {
 // "nan" has no sign: some processors make the negative one.
 double without_sign_of_nan(double value) { return std::isnan(value) ? std::abs(value) : value; }
 
+// JSON has no number that is not finite.
+std::string json_number(double value) {
+  return std::isfinite(value) ? fmt::format("{}", value) : std::string("null");
+}
+
+std::string three_digits(double value) {
+  if (value < 1) return fmt::format("{:.3f}", value);
+  if (value < 10) return fmt::format("{:.2f}", value);
+  return fmt::format("{:.{}f}", value, value < 100 ? 1 : 0);
+}
+
 }  // namespace
 
 double StepReport::rcache_hit_rate() const {
@@ -23,47 +37,91 @@ double StepReport::rcache_hit_rate() const {
   return 1 - static_cast<double>(stats.gathers) / static_cast<double>(accesses);
 }
 
-std::string progress_line(const StepReport& report, int64_t steps) {
-  std::string line = fmt::format(
-      "step {}/{} loss {:.4f} tokens/s {:.0f} update {:.1f} Mparam/s rCache hits {:.1f} % "
-      "device {} of {}",
-      report.stats.step, steps, without_sign_of_nan(report.outcome.mean_loss), report.tokens_per_s,
-      report.stats.update_numel_per_s * 1e-6, 100 * report.rcache_hit_rate(),
-      format_bytes(report.device_bytes), format_bytes(report.model_state_bytes));
+void Pace::add(double step_ms) {
+  if (steps_++ == 1) last_.clear();  // the first one
+  last_.push_back(step_ms);
+  if (last_.size() > kSteps) last_.pop_front();
+}
+
+double Pace::step_ms() const {
+  if (last_.empty()) return std::numeric_limits<double>::quiet_NaN();
+  return std::accumulate(last_.begin(), last_.end(), 0.0) / static_cast<double>(last_.size());
+}
+
+std::string duration_text(double seconds) {
+  constexpr double kLongest = 1e9;
+  if (!(seconds >= 0) || seconds > kLongest) return "?";
+  const auto whole = static_cast<int64_t>(std::llround(seconds));
+  const int64_t minutes = whole / 60, hours = minutes / 60, days = hours / 24;
+  if (days > 0) return fmt::format("{} d {} h", days, hours % 24);
+  if (hours > 0) return fmt::format("{}:{:02}:{:02}", hours, minutes % 60, whole % 60);
+  return fmt::format("{}:{:02}", minutes, whole % 60);
+}
+
+std::string progress_line(const StepReport& report, int64_t steps, double step_ms) {
+  const int64_t step = report.stats.step;
+  const double seconds = 1e-3 * step_ms;
+  const double tokens = report.tokens_per_s * 1e-3 * report.step_ms;
+  std::vector<std::string> parts = {
+      fmt::format("step {}/{}", step, steps),
+      fmt::format("{} %", steps > 0 ? 100 * step / steps : 100),
+      fmt::format("loss {:.4f}", without_sign_of_nan(report.outcome.mean_loss))};
+  if (report.skipped_steps > 0) parts.push_back(fmt::format("{} skipped", report.skipped_steps));
+  parts.push_back(fmt::format("{} s/step", three_digits(seconds)));
+  parts.push_back(fmt::format("{:.0f} tokens/s", tokens / seconds));
+  parts.push_back(
+      fmt::format("{} left", duration_text(seconds * static_cast<double>(steps - step))));
+  const std::string line = fmt::format("{}", fmt::join(parts, ", "));
+  return line.size() <= kProgressColumns ? line : fmt::format("{}", fmt::join(parts, " "));
+}
+
+std::string progress_details(const StepReport& report) {
+  std::string text =
+      fmt::format(", update {:.1f} Mparam/s, rCache hits {:.1f} %, device {} of {}",
+                  report.stats.update_numel_per_s * 1e-6, 100 * report.rcache_hit_rate(),
+                  format_bytes(report.device_bytes), format_bytes(report.model_state_bytes));
   const Roofline& legs = report.stats.roofline;
   if (legs.step_ms > 0) {
-    line += fmt::format(" bound by {} at {:.2f} of its time", leg_name(legs.binding),
+    text += fmt::format(", bound by {} at {:.2f} of its time", leg_name(legs.binding),
                         legs.time_over_limit);
   }
-  if (report.skipped_steps > 0) line += fmt::format(", {} skipped", report.skipped_steps);
-  return line;
+  return text;
+}
+
+std::string validation_line(const Validation& validation) {
+  return fmt::format("validation: step {}, loss {:.4f}, perplexity {:.2f}", validation.step,
+                     without_sign_of_nan(validation.loss),
+                     without_sign_of_nan(std::exp(validation.loss)));
+}
+
+std::string validation_jsonl(const Validation& validation) {
+  return fmt::format(R"({{"step": {}, "val_loss": {}, "val_perplexity": {}}})", validation.step,
+                     json_number(validation.loss), json_number(std::exp(validation.loss)));
 }
 
 std::string jsonl_line(const StepReport& report) {
-  const auto number = [](double value) {
-    return std::isfinite(value) ? fmt::format("{}", value) : std::string("null");
-  };
   const StepStats& stats = report.stats;
   const StepOutcome& outcome = report.outcome;
   const Roofline& legs = stats.roofline;
   return fmt::format(R"({{"step": {}, "loss": {}, "tokens_s": {}, "step_ms": {}, "gathers": {}, )"
                      R"("h2d_bytes": {}, "d2h_bytes": {}, "update_mparam_s": {}, )"
                      R"("early_chunks": {}, "early_hits": {}, "swing_chunks": {}, )",
-                     stats.step, number(outcome.mean_loss), number(report.tokens_per_s),
-                     number(report.step_ms), stats.gathers, stats.h2d_bytes, stats.d2h_bytes,
-                     number(stats.update_numel_per_s * 1e-6), stats.early_chunks, stats.early_hits,
-                     stats.swing_chunks) +
+                     stats.step, json_number(outcome.mean_loss), json_number(report.tokens_per_s),
+                     json_number(report.step_ms), stats.gathers, stats.h2d_bytes, stats.d2h_bytes,
+                     json_number(stats.update_numel_per_s * 1e-6), stats.early_chunks,
+                     stats.early_hits, stats.swing_chunks) +
          fmt::format(R"("grad_norm": {}, "loss_scale": {}, "skipped": {}, )",
-                     number(outcome.grad_norm), number(outcome.loss_scale), outcome.skipped) +
+                     json_number(outcome.grad_norm), json_number(outcome.loss_scale),
+                     outcome.skipped) +
          fmt::format(
              R"("compute_ms": {}, "h2d_ms": {}, "d2h_ms": {}, "update_ms": {}, )"
              R"("exposed_ms": {}, "binding": "{}", "time_over_limit": {}, "d2d_bytes": {}, )",
-             number(legs.compute_ms), number(legs.h2d_ms), number(legs.d2h_ms),
-             number(legs.update_ms), number(legs.exposed_ms), leg_name(legs.binding),
-             number(legs.time_over_limit), stats.d2d_bytes) +
+             json_number(legs.compute_ms), json_number(legs.h2d_ms), json_number(legs.d2h_ms),
+             json_number(legs.update_ms), json_number(legs.exposed_ms), leg_name(legs.binding),
+             json_number(legs.time_over_limit), stats.d2d_bytes) +
          fmt::format(R"("saved_step": {}, "save_stall_ms": {}}})",
                      report.saved_step ? std::to_string(*report.saved_step) : "null",
-                     number(report.save_stall_ms));
+                     json_number(report.save_stall_ms));
 }
 
 void LossSummary::add(double loss) {
@@ -98,9 +156,9 @@ Result<StepLog> StepLog::open(const std::string& path, bool goes_on) {
   return log;
 }
 
-Status StepLog::write(const StepReport& report) {
+Status StepLog::write_line(const std::string& text) {
   if (file_ == nullptr) return {};
-  const std::string line = jsonl_line(report) + "\n";
+  const std::string line = text + "\n";
   if (std::fwrite(line.data(), 1, line.size(), file_.get()) == line.size() &&
       std::fflush(file_.get()) == 0) {
     return {};

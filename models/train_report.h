@@ -30,16 +30,52 @@ struct StepReport {
   double rcache_hit_rate() const;  // in [0, 1]; 1 when nothing was used
 };
 
-// One line for people, without its end of line; the last piece only where steps were skipped:
-//   step 10/900 loss 3.4211 tokens/s 8920 update 310.2 Mparam/s rCache hits 61.3 % device 3.11 MiB
-//   of 49.71 MiB bound by h2d at 1.04 of its time, 2 skipped
-std::string progress_line(const StepReport& report, int64_t steps);
+// The speed of a run: the mean of its last kSteps steps. The first step of a start is left out,
+// because it also sets things up.
+class Pace {
+ public:
+  static constexpr size_t kSteps = 50;
+
+  void add(double step_ms);
+  double step_ms() const;  // NaN before the first step
+
+ private:
+  int64_t steps_ = 0;
+  std::deque<double> last_;
+};
+
+// One line for people, without its end of line. It has at most kProgressColumns columns if the
+// numbers are reasonable (up to a million steps). The number of skipped steps appears if it is not
+// 0:
+//   step 10/900, 1 %, loss 3.4211, 2 skipped, 0.115 s/step, 8920 tokens/s, 1:42 left
+// `step_ms`: the run's pace, which gives s/step, tokens/s and the time left.
+inline constexpr size_t kProgressColumns = 80;
+std::string progress_line(const StepReport& report, int64_t steps, double step_ms);
+
+// The details that --verbose puts behind it:
+//   , update 310.2 Mparam/s, rCache hits 61.3 %, device 3.11 MiB of 49.71 MiB, bound by h2d at 1.04
+//   of its time
+std::string progress_details(const StepReport& report);
+
+// "1:42", "12:40:05" or "3 d 4 h".
+std::string duration_text(double seconds);
 
 // One JSON object without its end of line: step loss tokens_s step_ms gathers h2d_bytes d2h_bytes
 // update_mparam_s grad_norm loss_scale skipped compute_ms h2d_ms d2h_ms update_ms exposed_ms
 // binding time_over_limit d2d_bytes saved_step save_stall_ms. Numbers have all their digits; one
 // that is not finite is null. `skipped` is true or false, `binding` a leg's name.
 std::string jsonl_line(const StepReport& report);
+
+// The mean loss of the validation data after a step.
+struct Validation {
+  int64_t step = 0;
+  double loss = 0;
+};
+
+// "validation: step 100, loss 2.3102, perplexity 10.08", and its JSON object: step val_loss
+// val_perplexity. Perplexity is exp(loss).
+std::string validation_line(const Validation& validation);
+std::string validation_jsonl(const Validation& validation);
 
 // Keeps what the final line says of the losses.
 class LossSummary {
@@ -69,9 +105,12 @@ class StepLog {
   // kInvalidArgument when the file cannot be written. Replaces what was there, unless the run goes
   // on: then of two lines of a step the later one counts. "" makes a log that writes nothing.
   static Result<StepLog> open(const std::string& path, bool goes_on = false);
-  Status write(const StepReport& report);
+  Status write(const StepReport& report) { return write_line(jsonl_line(report)); }
+  Status write(const Validation& validation) { return write_line(validation_jsonl(validation)); }
 
  private:
+  Status write_line(const std::string& line);
+
   struct Close {
     void operator()(std::FILE* file) const { std::fclose(file); }
   };

@@ -135,9 +135,9 @@ void expect_same_from_then_on(const TrainingOutcome& resumed, const TrainingOutc
   }
 }
 
-// FP32 masters are whole in any type's files, so a run can resume in another type. A BF16 run sets the
-// last bit of a master that is a tie of BF16. FP32 and FP16 runs have such masters by chance, and the
-// processor's matrix products decide which.
+// FP32 masters are whole in any type's files, so a run can resume in another type. A BF16 run sets
+// the last bit of a master that is a tie of BF16. FP32 and FP16 runs have such masters by chance,
+// and the processor's matrix products decide which.
 TEST_F(Resume, AnyLayoutHasTheBitsThatAnyOtherSavedAndSavingChangesNone) {
   for (const auto& [saved, resumed] : kCases) {
     SCOPED_TRACE(fmt::format("saved in {} by {} ranks, {} exchange, {} on the device",

@@ -153,6 +153,39 @@ TEST_F(TokenDataTest, LabelsThatAreAllMaskedAreAnError) {
                  {"labels.bin", "every label is masked (-100)"});
 }
 
+TEST_F(TokenDataTest, SequencesLieOneBehindTheOther) {
+  const TokenData data =
+      must(open({folder_.write_tokens("a.bin", counting_tokens(0, 2 * kSeq + 5)),
+                 folder_.write_tokens("b.bin", counting_tokens(2 * kSeq + 5, kSeq - 4))}));
+  EXPECT_EQ(data.sequences(), 3);  // of 49 tokens
+  std::vector<int64_t> inputs(kSeq), targets(kSeq);
+  for (int64_t index = 0; index < data.sequences(); ++index) {
+    ASSERT_TRUE(data.sequence(index, inputs, targets).ok());
+    for (int64_t i = 0; i < kSeq; ++i) {
+      EXPECT_EQ(inputs[static_cast<size_t>(i)], index * kSeq + i);
+      EXPECT_EQ(targets[static_cast<size_t>(i)], index * kSeq + i + 1);
+    }
+  }
+}
+
+TEST_F(TokenDataTest, SequencesHaveTheirLabels) {
+  std::vector<int32_t> labels(2 * kSeq + 1, -100);
+  labels[kSeq] = 7;
+  const TokenData data = must(with_labels(labels));
+  std::vector<int64_t> inputs(kSeq), targets(kSeq);
+  ASSERT_TRUE(data.sequence(0, inputs, targets).ok());
+  EXPECT_EQ(targets.back(), 7);
+  ASSERT_TRUE(data.sequence(1, inputs, targets).ok());
+  EXPECT_EQ(std::count(targets.begin(), targets.end(), -100), kSeq) << "all masked is allowed";
+}
+
+TEST_F(TokenDataTest, MessagesNameTheFlagsOfTheFiles) {
+  const std::string path = folder_.write("short.txt", "short");
+  const Status status =
+      TokenData::open({.files = {path}, .seq = kSeq, .files_flag = "--val-data"}).status();
+  EXPECT_THAT(status.message(), StartsWith("--val-data "));
+}
+
 TEST_F(TokenDataTest, RefusesTooShortData) {
   // One sequence and the token after it: 17 are just enough.
   EXPECT_TRUE(open({folder_.write("enough.txt", std::string(kSeq + 1, 'a'))}).ok());

@@ -1,6 +1,7 @@
 #include "models/train_options.h"
 
 #include <limits>
+#include <sstream>
 
 #include "models/train_model.h"
 #include "planner/models/config_json.h"
@@ -245,6 +246,13 @@ TEST(TrainOptions, HelpAndVersionEndWell) {
   EXPECT_EQ(help.exit_code, 0);
   EXPECT_THAT(help.output, AllOf(HasSubstr("--rcache-blocks"), HasSubstr("mean of the last 20")));
   EXPECT_EQ(parse("--version").exit_code, 0);
+  for (const char* group : {"Model and data", "Optimizer", "Updates", "Placement and plan",
+                            "Output", "Checkpoints", "For experiments and tests"}) {
+    EXPECT_THAT(help.output, HasSubstr(std::string("\n") + group + ":\n"));
+  }
+  EXPECT_THAT(help.output, HasSubstr("\nExamples:\n"));
+  std::istringstream lines(help.output);
+  for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 80u) << line;
 }
 
 TEST(TrainOptions, UnknownNamesNameTheNearest) {
@@ -266,7 +274,13 @@ TEST(TrainOptions, RefusesValuesOutOfRange) {
       {"--seq 0", "--seq must be at least 1"},
       {"--seq 129", "longer than the context of 128 tokens of gpt2-nano; give --seq 128"},
       {"--dtype fp64", "use bf16, fp16 or fp32"},
-      {"--lr-schedule linear", "use constant or cosine"},
+      {"--lr-schedule step", "use constant, cosine or linear"},
+      {"--freeze h[", "--freeze 'h[' is no regular expression"},
+      {"--val-every 5", "--val-every needs --val-data FILE"},
+      {"--val-sequences 5", "--val-sequences needs --val-data FILE"},
+      {"--val-labels x.npy", "--val-labels needs --val-data FILE"},
+      {"--val-data x.bin --val-every -1", "--val-every must be in [0, 2^32 - 1]"},
+      {"--val-data x.bin --val-sequences 0", "--val-sequences must be at least 1"},
       {"--lr -0.1", "--lr must be greater than 0"},
       {"--lr inf", "--lr must be finite"},
       {"--lr nan", "--lr must be greater than 0"},
@@ -370,6 +384,18 @@ TEST(LrAt, RisesThenFallsAlongACosine) {
   for (int64_t step = 10; step < 110; ++step) {
     EXPECT_GT(lr_at(options, step), lr_at(options, step + 1));
   }
+}
+
+TEST(LrAt, LinearFallsAlongALine) {
+  TrainOptions options;
+  options.steps = 111;
+  options.adamw.lr = 1;
+  options.warmup_steps = 10;
+  options.min_lr_ratio = 0.2;
+  options.lr_schedule = LrSchedule::kLinear;
+  EXPECT_DOUBLE_EQ(lr_at(options, 9), 1);
+  EXPECT_DOUBLE_EQ(lr_at(options, 35), 0.8);  // a quarter down
+  EXPECT_DOUBLE_EQ(lr_at(options, 110), 0.2);
 }
 
 TEST(LrAt, ConstantStaysAfterTheWarmup) {

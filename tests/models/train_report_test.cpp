@@ -36,26 +36,83 @@ constexpr StepReport kReport = {.stats = {.step = 10,
                                 .device_bytes = 3 << 20,
                                 .model_state_bytes = 48 << 20};
 
-TEST(TrainReport, ProgressLine) {
-  EXPECT_EQ(progress_line(kReport, 900),
-            "step 10/900 loss 3.4211 tokens/s 8920 update 310.2 Mparam/s rCache hits 75.0 % "
-            "device 3.00 MiB of 48.00 MiB bound by h2d at 1.03 of its time");
-}
-
-TEST(TrainReport, ProgressLineTellsOfSkippedStepsAndOfNothingThatIsNotThere) {
+TEST(TrainReport, ProgressLineSaysHowFarAndHowLong) {
+  EXPECT_EQ(progress_line(kReport, 900, 114.79),
+            "step 10/900, 1 %, loss 3.4211, 0.115 s/step, 8920 tokens/s, 1:42 left");
+  // The pace, not this step: twice as long a step has half of the tokens.
+  EXPECT_EQ(progress_line(kReport, 900, 229.58),
+            "step 10/900, 1 %, loss 3.4211, 0.230 s/step, 4460 tokens/s, 3:24 left");
+  EXPECT_THAT(progress_line(kReport, 10, 114.79), EndsWith("100 %, loss 3.4211, 0.115 s/step, "
+                                                           "8920 tokens/s, 0:00 left"));
   StepReport report = kReport;
   report.skipped_steps = 3;
-  EXPECT_THAT(progress_line(report, 900), EndsWith("of its time, 3 skipped"));
-  report.skipped_steps = 0;
+  EXPECT_THAT(progress_line(report, 900, 114.79), HasSubstr("loss 3.4211, 3 skipped, 0.115"));
+}
+
+TEST(TrainReport, ProgressLineHasAtMost80Columns) {
+  StepReport report = kReport;
+  report.outcome.mean_loss = 11.7624;
+  report.tokens_per_s = 1234567;
+  for (const int64_t steps : {10, 900, 100000, 1000000}) {
+    for (const double step_ms : {0.5, 114.79, 12345.6, 123456.7}) {
+      for (const int64_t skipped : {0, 12}) {
+        report.stats.step = static_cast<uint32_t>(steps / 3 + 1);
+        report.step_ms = step_ms;
+        report.skipped_steps = skipped;
+        const std::string line = progress_line(report, steps, step_ms);
+        EXPECT_LE(line.size(), kProgressColumns) << line;
+      }
+    }
+  }
+}
+
+TEST(TrainReport, DetailsTellOfNothingThatIsNotThere) {
+  EXPECT_EQ(progress_details(kReport),
+            ", update 310.2 Mparam/s, rCache hits 75.0 %, device 3.00 MiB of 48.00 MiB, bound by "
+            "h2d at 1.03 of its time");
+  StepReport report = kReport;
   report.stats.roofline = {};
-  EXPECT_THAT(progress_line(report, 900), EndsWith("of 48.00 MiB"));
+  EXPECT_THAT(progress_details(report), EndsWith("of 48.00 MiB"));
+}
+
+TEST(TrainReport, Durations) {
+  EXPECT_EQ(duration_text(0), "0:00");
+  EXPECT_EQ(duration_text(59.4), "0:59");
+  EXPECT_EQ(duration_text(102.2), "1:42");
+  EXPECT_EQ(duration_text(3599.6), "1:00:00");
+  EXPECT_EQ(duration_text(45605), "12:40:05");
+  EXPECT_EQ(duration_text(273600), "3 d 4 h");
+  for (const double none : {-1.0, std::nan(""), INFINITY, 1e300})
+    EXPECT_EQ(duration_text(none), "?");
+}
+
+TEST(TrainReport, PaceIsTheMeanOfTheLastStepsWithoutTheFirst) {
+  Pace pace;
+  EXPECT_TRUE(std::isnan(pace.step_ms()));
+  pace.add(1000);
+  EXPECT_EQ(pace.step_ms(), 1000) << "better than nothing";
+  pace.add(10);
+  EXPECT_EQ(pace.step_ms(), 10);
+  pace.add(20);
+  EXPECT_EQ(pace.step_ms(), 15);
+  for (size_t i = 0; i < Pace::kSteps; ++i) pace.add(7);
+  EXPECT_EQ(pace.step_ms(), 7);
+}
+
+TEST(TrainReport, ValidationHasALineAndAnObject) {
+  EXPECT_EQ(validation_line({.step = 100, .loss = 2.3102}),
+            "validation: step 100, loss 2.3102, perplexity 10.08");
+  const auto json = nlohmann::json::parse(validation_jsonl({.step = 100, .loss = 2.5}));
+  EXPECT_EQ(json,
+            (nlohmann::json{{"step", 100}, {"val_loss", 2.5}, {"val_perplexity", std::exp(2.5)}}));
+  EXPECT_TRUE(nlohmann::json::parse(validation_jsonl({.loss = NAN}))["val_loss"].is_null());
 }
 
 // Some processors make a NaN with a sign, which says nothing.
 TEST(TrainReport, ALossThatIsNoNumberHasNoSign) {
   StepReport report = kReport;
   report.outcome.mean_loss = std::copysign(NAN, -1);
-  EXPECT_THAT(progress_line(report, 900), StartsWith("step 10/900 loss nan tokens/s"));
+  EXPECT_THAT(progress_line(report, 900, 1), HasSubstr(", loss nan, "));
   LossSummary summary;
   summary.add(report.outcome.mean_loss);
   EXPECT_THAT(summary.done_line(1), StartsWith("done: first_loss nan last_loss nan steps 1"));

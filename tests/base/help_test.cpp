@@ -1,0 +1,48 @@
+#include "base/help.h"
+
+#include <sstream>
+
+#include "base/cli.h"
+#include "tests/support/matchers.h"
+
+namespace elixir {
+namespace {
+
+TEST(Wrapped, BreaksAtSpacesAndIndents) {
+  EXPECT_EQ(wrapped("one two three", 80, 4, 4), "one two three");
+  EXPECT_EQ(wrapped("one two three", 12, 4, 4), "one two\n    three");
+  EXPECT_EQ(wrapped("a-word-that-is-too-long b", 10, 2, 2), "a-word-that-is-too-long\n  b");
+  EXPECT_EQ(wrapped("", 10, 2, 2), "");
+  EXPECT_EQ(wrapped("text\n  an example that stays as it is\nmore", 20, 0, 0),
+            "text\n  an example that stays as it is\nmore");
+}
+
+TEST(HelpFormatter, ShowsNamesValuesAndDefaultsWithin80Columns) {
+  CLI::App app("Trains.", "trainer");
+  init_cli(app);
+  int steps = 100;
+  std::string mode = "auto";
+  std::vector<std::string> files;
+  bool fast = false;
+  app.add_option("--steps", steps, "Steps to take")->type_name("N");
+  app.add_option("--a-name-that-is-long-indeed", mode,
+                 "A description of many words that does not fit into one line of eighty columns")
+      ->type_name("MODE");
+  app.add_option("--mode", mode, "How (default: as it is)")->type_name("MODE");
+  app.add_option("--data", files, "Files")->type_name("FILE")->required();
+  app.add_flag("--fast", fast, "Faster");
+  app.add_subcommand("status", "Shows the state");
+  const std::string help = app.help();
+  EXPECT_THAT(help, HasSubstr("  --steps N               Steps to take (default: 100)\n"));
+  EXPECT_THAT(help, HasSubstr("  --a-name-that-is-long-indeed MODE\n"
+                              "                          A description of many words"));
+  EXPECT_THAT(help, HasSubstr("How (default: as it is)\n"));
+  EXPECT_THAT(help, HasSubstr("  --data FILE ... (required)\n"));
+  EXPECT_THAT(help, HasSubstr("  --fast                  Faster\n"));
+  EXPECT_THAT(help, HasSubstr("  status                  Shows the state\n"));
+  std::istringstream lines(help);
+  for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 80u) << line;
+}
+
+}  // namespace
+}  // namespace elixir
