@@ -12,6 +12,7 @@
 #include "base/inherited.h"
 #include "ctl/command.h"
 #include "ctl/status_client.h"
+#include "ctl/status_legend.h"
 #include "ctl/status_text.h"
 #include "shm/runtime_folder.h"
 
@@ -25,6 +26,7 @@ struct StatusArguments {
   std::string runtime_dir;
   bool json = false;
   bool watch = false;
+  bool legend = false;
 };
 
 std::atomic<bool> interrupted = false;
@@ -94,6 +96,10 @@ void watch(const StatusArguments& arguments) {
 }
 
 Status status_command(const StatusArguments& arguments) {
+  if (arguments.legend) {
+    std::cout << status_legend();
+    return Status();
+  }
   if (arguments.watch) {
     watch(arguments);
     return Status();
@@ -113,6 +119,7 @@ Command add_status(CLI::App& app) {
   status->add_flag("--json", arguments->json,
                    "Print each elixird's answer as it is, one JSON object a line");
   status->add_flag("--watch", arguments->watch, "Again every second until interrupted");
+  status->add_flag("--legend", arguments->legend, "Print what each line means");
   status->add_option("--runtime-dir", arguments->runtime_dir,
                      "elixird's folder (default: ELIXIR_RUNTIME_DIR, else all of this user)");
   return {status, [arguments, &app] {

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/units.h"
+#include "base/wrapped.h"
 
 namespace elixir::ctl {
 namespace {
@@ -72,7 +73,7 @@ std::string duration(const Json& seconds) {
 std::string percent(const Json& fraction) { return number(fraction, "{:.1f} %", 100); }
 
 void line(std::string* out, const char* name, const std::string& value) {
-  *out += fmt::format("  {:<12} {}\n", name, value);
+  *out += labelled(fmt::format("  {}", name), value, 15);
 }
 
 // Those that compete for them in capital letters.

@@ -37,7 +37,7 @@ Number number_at(std::span<const std::byte> head, size_t offset) {
   return number;
 }
 
-std::string_view text_of(std::span<const std::byte> bytes) {
+std::string_view chars_of(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
@@ -64,7 +64,7 @@ Result<std::optional<TokenFormat>> read_own(std::span<const std::byte> head, uin
                  "write the file with this one's scripts/tokenize_text.py",
                  version);
   }
-  const std::string_view name = text_of(head.subspan(16, 16));
+  const std::string_view name = chars_of(head.subspan(16, 16));
   const Result<TokenType> type = parse_name(kTokenTypeNames, name.substr(0, name.find('\0')));
   if (number_at<uint32_t>(head, 12) != kOwnHeaderBytes || !type.ok()) {
     return damaged("Elixir's", "its length or type is unknown");
@@ -98,7 +98,7 @@ Result<std::optional<TokenFormat>> read_numpy(std::span<const std::byte> head,
   if (version < 1 || version > 3 || length > head.size() - begin) {
     return damaged("NumPy's", "its version or length is unknown");
   }
-  const std::string_view header = text_of(head.subspan(begin, length));
+  const std::string_view header = chars_of(head.subspan(begin, length));
   std::string_view name = numpy_value(header, "descr");
   if (name.size() >= 2 && name.starts_with('\'')) name = name.substr(1, name.size() - 2);
   TokenFormat format{.offset = begin + length};
@@ -149,7 +149,7 @@ uint64_t bytes_of(TokenType type) {
 
 Result<std::optional<TokenFormat>> read_token_header(std::span<const std::byte> head,
                                                      uint64_t file_bytes) {
-  const std::string_view text = text_of(head);
+  const std::string_view text = chars_of(head);
   if (text.starts_with(kOwnMagic)) return read_own(head, file_bytes);
   if (text.starts_with(kNumpyMagic)) return read_numpy(head, file_bytes);
   if (head.size() < kLlmcHeaderBytes) return std::optional<TokenFormat>();

@@ -54,9 +54,9 @@ Result<double> validation_loss(Decoder& model, const TokenData& data, const Vali
     counted += learnt;
   }
   if (counted > 0) return sum / static_cast<double>(counted);
-  return error(Code::kBadInput,
-               "--val-labels: every label of the {} sequences is masked (-100), so there is no loss",
-               total);
+  return error(
+      Code::kBadInput,
+      "--val-labels: every label of the {} sequences is masked (-100), so there is no loss", total);
 }
 
 }  // namespace elixir

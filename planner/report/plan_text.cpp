@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/units.h"
+#include "base/wrapped.h"
 #include "planner/choice_names.h"
 #include "planner/machine.h"
 #include "planner/search/make_plan.h"
@@ -85,6 +86,29 @@ std::string legs_text(const Plan& plan) {
                             milliseconds(times.exposed_s));
 }
 
+const char* in_words(Leg leg) {
+  switch (leg) {
+    case Leg::kCompute:
+      return "compute on the GPU";
+    case Leg::kH2d:
+      return "copies to the GPU (h2d)";
+    case Leg::kD2h:
+      return "copies from the GPU (d2h)";
+    case Leg::kG2g:
+      return "the exchange between GPUs (g2g)";
+    case Leg::kUpdate:
+      return "the update on the CPU";
+  }
+  return "";
+}
+
+// The answer before the details.
+std::string answer_text(const Plan& plan) {
+  return fmt::format("yes: {} a step, {:.0f} tokens/s; the bottleneck is {}",
+                     milliseconds(plan.predicted.step_s), tokens_a_second(plan),
+                     in_words(plan.binding));
+}
+
 std::string predicted_text(const Plan& plan) {
   const double step_s = plan.predicted.step_s;
   std::string text =
@@ -151,12 +175,15 @@ std::string plan_text(const Plan& plan, const PlanExtras& extras) {
   const PlanBytes& bytes = plan.bytes;
   std::string text;
   const auto line = [&](const char* what, const std::string& value) {
-    text += fmt::format("{:<12} {}\n", what, value);
+    text += labelled(what, value, 13);
   };
   const std::string passes =
       plan.accumulate == 1 ? "step" : fmt::format("pass, {} passes a step", plan.accumulate);
   const std::string frozen =
       plan.frozen_numel == 0 ? "" : fmt::format(", {} of them frozen", count(plan.frozen_numel));
+  line("fits", answer_text(plan));
+  line("takes", fmt::format("{} of memory on each GPU, {} of host memory",
+                            format_bytes(bytes.gpu()), format_bytes(bytes.host())));
   line("model",
        fmt::format("{}{} parameters{}, {} tokens a GPU and {}{}",
                    plan.model.empty() ? "" : plan.model + ", ", count(plan.numel), frozen,

@@ -3,18 +3,28 @@
 #include <sstream>
 
 #include "base/cli.h"
+#include "base/wrapped.h"
 #include "tests/support/matchers.h"
 
 namespace elixir {
 namespace {
 
 TEST(Wrapped, BreaksAtSpacesAndIndents) {
-  EXPECT_EQ(wrapped("one two three", 80, 4, 4), "one two three");
-  EXPECT_EQ(wrapped("one two three", 12, 4, 4), "one two\n    three");
-  EXPECT_EQ(wrapped("a-word-that-is-too-long b", 10, 2, 2), "a-word-that-is-too-long\n  b");
-  EXPECT_EQ(wrapped("", 10, 2, 2), "");
-  EXPECT_EQ(wrapped("text\n  an example that stays as it is\nmore", 20, 0, 0),
-            "text\n  an example that stays as it is\nmore");
+  const auto at = [](const char* text, size_t columns, size_t indent) {
+    return wrapped(text, {.columns = columns, .indent = indent, .begin = indent});
+  };
+  EXPECT_EQ(at("one two three", 80, 4), "one two three");
+  EXPECT_EQ(at("one two three", 12, 4), "one two\n    three");
+  EXPECT_EQ(at("one two three", 11, 4), "one two\n    three") << "exactly full";
+  EXPECT_EQ(at("a-word-that-is-too-long b", 10, 2), "a-word-that-is-too-long\n  b");
+  EXPECT_EQ(at("", 10, 2), "");
+  EXPECT_EQ(at("text\n  an example that stays as it is\n\nmore", 20, 0),
+            "text\n  an example that stays as it is\n\nmore");
+}
+
+TEST(Wrapped, ALabelHasItsColumnOrItsLine) {
+  EXPECT_EQ(labelled("name", "text", 8), "name    text\n");
+  EXPECT_EQ(labelled("a-long-name", "text", 8), "a-long-name\n        text\n");
 }
 
 TEST(HelpFormatter, ShowsNamesValuesAndDefaultsWithin80Columns) {

@@ -5,9 +5,11 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "base/version.h"
 #include "ctl/status_client.h"
+#include "ctl/status_legend.h"
 #include "ctl/status_text.h"
 #include "shm/attach_socket.h"
 #include "shm/layout.h"
@@ -16,6 +18,7 @@
 #include "tests/ctl/run_program.h"
 #include "tests/support/matchers.h"
 #include "tests/support/patience.h"
+#include "tests/support/unwrapped.h"
 
 namespace elixir::ctl {
 namespace {
@@ -121,35 +124,68 @@ TEST_F(StatusTest, AnotherVersionIsSaidBesideWhatCanBeShown) {
   EXPECT_THAT(output_, HasSubstr("restart elixird"));
 }
 
+std::string shown(std::string_view answer) { return unwrapped(status_text(answer)); }
+
+TEST(StatusTextTest, HasAtMost80Columns) {
+  nlohmann::json answer = nlohmann::json::parse(kAnswer);
+  nlohmann::json& job = answer["jobs"][0];
+  for (const char* slow : {"pageable_bytes", "swapped_bytes", "off_node_bytes"})
+    job[slow] = 3 << 20;
+  answer["daemon"]["shares_processors_with"] = {{{"pid", 77}, {"processors", 1}}};
+  answer["daemon"]["bandwidth_basis"] = "disturbed";
+  std::istringstream lines(status_text(answer.dump()));
+  size_t longest = 0;
+  for (std::string line; std::getline(lines, line); longest = std::max(longest, line.size())) {
+    EXPECT_LE(line.size(), 80u) << line;
+  }
+  EXPECT_GT(longest, 70u) << "lines are filled";
+}
+
+TEST(StatusLegendTest, ExplainsEveryLine) {
+  nlohmann::json answer = nlohmann::json::parse(kAnswer);
+  answer["jobs"][0]["waiting"] = {{{"rank", 2}, {"for", "step 7"}, {"since_s", 65}}};
+  answer["jobs"][0]["lost_doorbells"] = 1;
+  const std::string legend = status_legend();
+  std::istringstream lines(status_text(answer.dump())), explained(legend);
+  size_t names = 0;
+  for (std::string line; std::getline(lines, line);) {
+    if (!line.starts_with("  ") || line[2] == ' ') continue;
+    const std::string name = line.substr(0, line.find("  ", 2));
+    EXPECT_THAT(legend, HasSubstr("\n" + name.substr(0, 14) + " ")) << line;
+    ++names;
+  }
+  EXPECT_GT(names, 18u);
+  for (std::string line; std::getline(explained, line);) EXPECT_LE(line.size(), 80u) << line;
+}
+
 TEST(StatusTextTest, SaysWhatTheBandwidthIsWorth) {
-  EXPECT_THAT(status_text(kAnswer), HasSubstr("70.2 GB/s in place, measured\n"));
+  EXPECT_THAT(shown(kAnswer), HasSubstr("70.2 GB/s in place, measured "));
   nlohmann::json answer = nlohmann::json::parse(kAnswer);
   answer["daemon"]["bandwidth_basis"] = "disturbed";
-  EXPECT_THAT(status_text(answer.dump()),
+  EXPECT_THAT(shown(answer.dump()),
               HasSubstr("at least 70.2 GB/s in place: measured beside other work"));
   answer["daemon"]["bandwidth_basis"] = "update";
-  EXPECT_THAT(status_text(answer.dump()),
-              HasSubstr("at least 70.2 GB/s in place: an update moved more"));
+  EXPECT_THAT(shown(answer.dump()), HasSubstr("at least 70.2 GB/s in place: an update moved more"));
   answer["jobs"][0]["update_fraction_of_bandwidth"] = nullptr;
-  EXPECT_THAT(status_text(answer.dump()), HasSubstr("790.1 mean, in the processors' caches"));
+  EXPECT_THAT(shown(answer.dump()), HasSubstr("790.1 mean, in the processors' caches"));
 }
 
 TEST(StatusTextTest, SaysHowFarAReservationIs) {
   std::string answer = kAnswer;
   answer.insert(answer.find("\"id\": 7"), R"("filling_bytes": 1048576, "need_bytes": 52428800, )");
-  EXPECT_THAT(status_text(answer), HasSubstr("being reserved: 1.00 MiB of 50.00 MiB"));
+  EXPECT_THAT(shown(answer), HasSubstr("being reserved: 1.00 MiB of 50.00 MiB"));
 }
 
 TEST(StatusTextTest, SaysWhoWaitsForWhat) {
-  EXPECT_EQ(status_text(kAnswer).find("waiting"), std::string::npos);
+  EXPECT_EQ(shown(kAnswer).find("waiting"), std::string::npos);
   std::string answer = kAnswer;
   answer.insert(answer.find("\"id\": 7"),
                 R"("waiting": [{"rank": 2, "for": "step 7 of ranks 0, 1", "since_s": 65.2}], )");
-  EXPECT_THAT(status_text(answer), HasSubstr("rank 2 for step 7 of ranks 0, 1, 1 min 5 s"));
+  EXPECT_THAT(shown(answer), HasSubstr("rank 2 for step 7 of ranks 0, 1, 1 min 5 s"));
 }
 
 TEST(StatusTextTest, ShowsWhatTheDaemonSays) {
-  const std::string text = status_text(kAnswer);
+  const std::string text = shown(kAnswer);
   for (const char* part :
        {"elixird 0.1.0, pid 4242, up 1 h 2 min", "0: 4, 1: 3", "2.00 MiB", "70.2",
         "job run-1-0 (7), training",
@@ -175,18 +211,18 @@ TEST(StatusTextTest, SavesAreShownOnceThereWasOne) {
   nlohmann::json& saves = answer["jobs"][0]["checkpoints"];
   saves["bytes"] = 0;  // none is under way
   saves["error_last"] = "";
-  const std::string text = status_text(answer.dump());
-  EXPECT_THAT(text, HasSubstr("last that of step 120; last 12.2 s, stall 1.5 ms\n"));
+  const std::string text = shown(answer.dump());
+  EXPECT_THAT(text, HasSubstr("last that of step 120; last 12.2 s, stall 1.5 ms "));
   EXPECT_THAT(text, Not(HasSubstr("LAST FAILURE")));
   answer["jobs"][0].erase("checkpoints");
-  EXPECT_THAT(status_text(answer.dump()), Not(HasSubstr("published")));
+  EXPECT_THAT(shown(answer.dump()), Not(HasSubstr("published")));
 }
 
 TEST(StatusTextTest, MemoryThatCouldNotBePageLockedIsSaidLoudly) {
-  EXPECT_THAT(status_text(kAnswer), Not(HasSubstr("SLOW COPIES")));
+  EXPECT_THAT(shown(kAnswer), Not(HasSubstr("SLOW COPIES")));
   nlohmann::json answer = nlohmann::json::parse(kAnswer);
   answer["jobs"][0]["pageable_bytes"] = 3 << 20;
-  EXPECT_THAT(status_text(answer.dump()),
+  EXPECT_THAT(shown(answer.dump()),
               HasSubstr("SLOW COPIES: 3.00 MiB of host memory could not be page-locked (elixirctl "
                         "doctor tells why)"));
 }
@@ -196,21 +232,21 @@ TEST(StatusTextTest, MemoryThatIsFarAwayIsSaidLoudly) {
   for (const int bytes : {0, 3 << 20}) {
     answer["jobs"][0]["swapped_bytes"] = bytes;
     answer["jobs"][0]["off_node_bytes"] = bytes;
-    const std::string text = status_text(answer.dump());
+    const std::string text = shown(answer.dump());
     for (const char* part : {"SLOW UPDATES: 3.00 MiB are swapped out",
                              "SLOW UPDATES: 3.00 MiB lie on another NUMA node"}) {
       EXPECT_EQ(text.find(part) != std::string::npos, bytes > 0) << text;
     }
   }
   answer["jobs"][0]["off_node_bytes"] = nullptr;  // the system does not tell
-  EXPECT_THAT(status_text(answer.dump()), Not(HasSubstr("NUMA node than")));
+  EXPECT_THAT(shown(answer.dump()), Not(HasSubstr("NUMA node than")));
 }
 
 TEST(StatusTextTest, AbsentAndForeignFieldsDoNoHarm) {
-  EXPECT_THAT(status_text("{}"), HasSubstr("no jobs"));
-  EXPECT_THAT(status_text("not json"), HasSubstr("no jobs"));
-  EXPECT_THAT(status_text(R"({"jobs": [{}, 3, null, [], "x"]})"), HasSubstr("job -"));
-  const std::string text = status_text(
+  EXPECT_THAT(shown("{}"), HasSubstr("no jobs"));
+  EXPECT_THAT(shown("not json"), HasSubstr("no jobs"));
+  EXPECT_THAT(shown(R"({"jobs": [{}, 3, null, [], "x"]})"), HasSubstr("job -"));
+  const std::string text = shown(
       R"({"daemon": {"version": "\u001b[2J", "threads_by_node": [2, 3], "page_bytes": -1,
           "uptime_s": 1e300, "bandwidth_gb_s": "fast"}, "jobs": 5})");
   EXPECT_THAT(text, Not(HasSubstr("\x1b")));

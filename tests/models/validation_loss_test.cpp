@@ -30,14 +30,14 @@ class ValidationLossTest : public ::testing::Test {
     for (const int64_t sequence : masked) {
       std::fill_n(labels.begin() + sequence * kSeq + 1, kSeq, int32_t{-100});
     }
-    options.labels = {folder_.write("labels.bin",
-                                    std::string(reinterpret_cast<const char*>(labels.data()),
+    options.labels = {
+        folder_.write("labels.bin", std::string(reinterpret_cast<const char*>(labels.data()),
                                                 labels.size() * sizeof(int32_t)))};
     // Bare files have one type: the tokens as 32 bits, too.
     const std::vector<int32_t> wide(tokens.begin(), tokens.end());
-    options.files = {folder_.write("wide.bin",
-                                   std::string(reinterpret_cast<const char*>(wide.data()),
-                                               wide.size() * sizeof(int32_t)))};
+    options.files = {folder_.write(
+        "wide.bin",
+        std::string(reinterpret_cast<const char*>(wide.data()), wide.size() * sizeof(int32_t)))};
     options.bare = TokenType::kInt32;
     return must(TokenData::open(options));
   }

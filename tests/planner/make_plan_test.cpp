@@ -2,6 +2,8 @@
 
 #include <time.h>
 
+#include <sstream>
+
 #include "base/units.h"
 #include "planner/plan/plan_json.h"
 #include "planner/report/plan_text.h"
@@ -10,12 +12,15 @@
 #include "tests/planner/machines.h"
 #include "tests/support/matchers.h"
 #include "tests/support/sanitized.h"
+#include "tests/support/unwrapped.h"
 
 namespace elixir::planner {
 namespace {
 
 using testing::a100_server;
 using testing::gpt_profile;
+
+std::string text_of(const Plan& plan) { return unwrapped(plan_text(plan)); }
 
 constexpr uint64_t kGiB = uint64_t{1} << 30;
 
@@ -238,14 +243,27 @@ TEST(MakePlan, WhatIsAssumedOfTheMachineIsSaid) {
   Machine machine = a100_server(4);
   machine.scaled_from_gpus = 2;
   machine.assumed_g2g = true;
-  EXPECT_THAT(plan_text(plan_of(small_profile(), machine)),
+  EXPECT_THAT(text_of(plan_of(small_profile(), machine)),
               AllOf(HasSubstr("rates scaled from 2 GPUs"),
                     HasSubstr("how fast collectives are is not known (--g2g-gb-s)")));
   ModelProfile fp32 = small_profile();
   fp32.type = ComputeType::kFp32;
-  EXPECT_THAT(plan_text(plan_of(fp32, machine)), HasSubstr("gpu_fp32_tflops"));
+  EXPECT_THAT(text_of(plan_of(fp32, machine)), HasSubstr("gpu_fp32_tflops"));
   machine.gpu_fp32_tflops = 17.6;
-  EXPECT_THAT(plan_text(plan_of(fp32, machine)), Not(HasSubstr("gpu_fp32_tflops")));
+  EXPECT_THAT(text_of(plan_of(fp32, machine)), Not(HasSubstr("gpu_fp32_tflops")));
+}
+
+TEST(MakePlan, TheAnswerComesFirstAndLinesHaveAtMost80Columns) {
+  const Plan plan = plan_of(small_profile(), a100_server(4));
+  const std::string text = plan_text(plan);
+  EXPECT_THAT(text, StartsWith("fits         yes: "));
+  EXPECT_THAT(unwrapped(text), HasSubstr(" tokens/s; the bottleneck is "));
+  EXPECT_THAT(
+      unwrapped(text),
+      HasSubstr("takes " + std::string(7, ' ') + format_bytes(plan.bytes.gpu()) +
+                " of memory on each GPU, " + format_bytes(plan.bytes.host()) + " of host memory"));
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 80u) << line;
 }
 
 // Beside those that are counted: of one model a GPU.
@@ -257,8 +275,8 @@ TEST(MakePlan, GradientsThatMayWaitAreTold) {
     const Plan plan = plan_of(profile, a100_server(4), request);
     const std::string waiting =
         format_bytes(4 * plan.numel * element_bytes(plan.type)) + " more at most where passes";
-    EXPECT_EQ(plan_text(plan).find(waiting) != std::string::npos, exchange == Exchange::kCollective)
-        << plan_text(plan);
+    EXPECT_EQ(text_of(plan).find(waiting) != std::string::npos, exchange == Exchange::kCollective)
+        << text_of(plan);
   }
 }
 
@@ -286,7 +304,7 @@ TEST(MakePlan, GradientsThatDoWaitAreCounted) {
     EXPECT_GT(plan.bytes.host_waiting, 0u);
     EXPECT_LE(plan.bytes.host_waiting, model_bytes);
     EXPECT_EQ(plan_of(used, machine, request).bytes.host_waiting, 0u);
-    EXPECT_THAT(plan_text(plan),
+    EXPECT_THAT(text_of(plan),
                 HasSubstr(", gradients that wait " + format_bytes(plan.bytes.host_waiting)));
     const Plan read = must(plan_from_json(to_json(plan)));
     EXPECT_EQ(read.bytes.host_waiting, plan.bytes.host_waiting);
@@ -330,7 +348,7 @@ TEST(MakePlan, LongBlocksAreAsManyAsAskedForOrAsOperatorsNeed) {
     EXPECT_LE(plan.chosen.long_blocks, std::max(asked, 3u));
     EXPECT_GT(plan.long_numel, 4096u);
     EXPECT_EQ(plan.long_numel % plan.chunk_numel, 0u);
-    EXPECT_THAT(plan_text(plan), HasSubstr("for parameters longer than a chunk"));
+    EXPECT_THAT(text_of(plan), HasSubstr("for parameters longer than a chunk"));
     const Plan again = must(plan_from_json(to_json(plan)));
     EXPECT_EQ(again.chosen.long_blocks, plan.chosen.long_blocks);
     EXPECT_EQ(again.long_numel, plan.long_numel);
@@ -367,7 +385,7 @@ TEST(MakePlan, UpdatesAreEarlyWhereThatGainsAndDeferredWhereItDoesNot) {
     EXPECT_LE(gain_s, deferred.gains_s[static_cast<size_t>(Leg::kUpdate)]);
   }
   EXPECT_LT(deferred.immediate_step_s, 0.9 * deferred.predicted.step_s);
-  EXPECT_THAT(plan_text(deferred), HasSubstr("with --update immediate"));
+  EXPECT_THAT(text_of(deferred), HasSubstr("with --update immediate"));
   const Plan immediate = plan_of(profile, slow_updates(), on_the_host(UpdateMode::kImmediate));
   EXPECT_LE(immediate.predicted.step_s, 1.005 * deferred.immediate_step_s);
   EXPECT_EQ(immediate.immediate_step_s, 0);
@@ -410,8 +428,8 @@ TEST(MakePlan, SpareSlotsTakeHostMemory) {
                   static_cast<double>(bytes), 1e-6 * static_cast<double>(bytes));
       EXPECT_EQ(three.spare_bytes, three.bytes.host() - none.bytes.host());
       EXPECT_EQ(three.bytes.host_grads, none.bytes.host_grads);
-      EXPECT_THAT(plan_text(three, {}), HasSubstr("update early, 3 spare slots ("));
-      EXPECT_THAT(plan_text(none, {}), HasSubstr("update early\n"));
+      EXPECT_THAT(text_of(three, {}), HasSubstr("update early, 3 spare slots ("));
+      EXPECT_THAT(text_of(none, {}), HasSubstr("update early\n"));
     }
   }
 }
@@ -559,7 +577,7 @@ TEST(MakePlan, SwingsWhereItGainsAndSaysWhyNotElsewhere) {
   const Plan slow = swing_plan(machine, std::nullopt);
   EXPECT_EQ(slow.placement.swing, 0u);
   EXPECT_NE(slow.swing.why, SwingFound::Why::kTaken);
-  EXPECT_THAT(plan_text(slow), HasSubstr("swing"));
+  EXPECT_THAT(text_of(slow), HasSubstr("swing"));
   EXPECT_EQ(swing_plan(machine, 0).swing.why, SwingFound::Why::kNotAsked);
 }
 
@@ -568,7 +586,7 @@ TEST(MakePlan, SaysWhatIsInTheWayOfSwingChunks) {
   const Plan far = swing_plan(swing_testbed(), 100'000);
   EXPECT_EQ(far.swing.why, kNoChunk);
   EXPECT_EQ(far.chosen.stride, 0u);
-  EXPECT_THAT(plan_text(far), HasSubstr("none: too few chunks are on the host"));
+  EXPECT_THAT(text_of(far), HasSubstr("none: too few chunks are on the host"));
   EXPECT_THAT(to_json(far), HasSubstr("\"swing_why\": \"no-chunk\""));
   EXPECT_EQ(plan_from_json(to_json(far))->swing.why, kNoChunk);
   const Plan on_gpu = plan_of(small_profile(), a100_server(1), {.layout = {.gpu_state_share = 1}});
@@ -578,12 +596,12 @@ TEST(MakePlan, SaysWhatIsInTheWayOfSwingChunks) {
   large.gpus = 64;
   const Plan many = plan_of(small_profile(), large, host);
   EXPECT_EQ(many.swing.why, kRanks);
-  EXPECT_THAT(plan_text(many), HasSubstr("48 GPUs at most (--exchange collective)"));
+  EXPECT_THAT(text_of(many), HasSubstr("48 GPUs at most (--exchange collective)"));
   Plan plan = far;  // by hand: a step that would be longer
   plan.swing = {.why = kNoGain, .stride = 2, .step_s = 1.37, .without_s = 1};
-  EXPECT_THAT(plan_text(plan), HasSubstr("37.0 % more"));
+  EXPECT_THAT(text_of(plan), HasSubstr("37.0 % more"));
   plan.swing.step_s = 0.99;
-  EXPECT_THAT(plan_text(plan), HasSubstr("1.0 % less"));
+  EXPECT_THAT(text_of(plan), HasSubstr("1.0 % less"));
 }
 
 // Sums over micro-steps go up, 4 bytes each, in the place of what every rank brings.
