@@ -4,7 +4,6 @@
 #include <ATen/Functions.h>
 #include <ATen/Parallel.h>
 
-#include <algorithm>
 #include <csignal>
 #include <iostream>
 #include <limits>
@@ -18,65 +17,31 @@
 #include "base/throw_error.h"
 #include "client/elixir.h"
 #include "client/ranks/read_launch_environment.h"
-#include "client/tensors/meta_init.h"
 #include "client/torch_device/cuda_library.h"
+#include "models/begin_run.h"
 #include "models/checkpoints.h"
 #include "models/decoder.h"
 #include "models/diverged.h"
-#include "models/freeze.h"
 #include "models/program.h"
 #include "models/run_folders.h"
-#include "models/run_record.h"
 #include "models/run_start.h"
 #include "models/sample.h"
 #include "models/torch_settings.h"
 #include "models/train_inputs.h"
 #include "models/train_model.h"
 #include "models/train_options.h"
-#include "models/train_plan.h"
 #include "models/train_report.h"
 #include "models/train_signals.h"
 #include "models/validation_loss.h"
-#include "models/weight_decay.h"
 #include "models/written_folders.h"
 #include "planner/models/config_json.h"
 
 namespace elixir {
 namespace {
 
-constexpr double kLockWaitSeconds = 30;
 constexpr const char* kMemoryRemedy =
     "use a smaller --batch or --seq, --checkpoint-activations, fewer --rcache-blocks or a smaller "
     "--gpu-state-share, or raise --gpu-memory";
-
-// Elixir keeps FP32 masters of what the model holds now, so it is built in FP32 whatever the dtype.
-DecoderOptions build_options(const TrainOptions& options) {
-  DecoderOptions build = model_options(options);
-  build.dtype = at::kFloat;
-  return build;
-}
-
-// With the rate of the last step before, so that it differs from a checkpoint's where the command
-// lines do.
-AdamWOptions hyperparameters(const TrainOptions& options, const RunStart& start) {
-  AdamWOptions adamw = options.adamw;
-  if (start.step > 0) adamw.lr = lr_at(options, static_cast<int64_t>(start.step) - 1);
-  return adamw;
-}
-
-std::shared_ptr<Decoder> build_without_memory(const TrainOptions& options) {
-  const MetaInit without_memory;
-  std::shared_ptr<Decoder> model =
-      value_or_throw(build_decoder(options.config, build_options(options)));
-  if (!options.freeze.empty()) throw_if_error(freeze(*model, options.freeze));
-  return model;
-}
-
-// A model, and the optimizer that has its weights.
-struct Begun {
-  std::shared_ptr<Decoder> model;
-  AdamW optimizer;
-};
 
 struct RunData {
   TokenData training;
@@ -303,102 +268,6 @@ void require_rank(const std::optional<Overflow>& overflow, const LaunchEnvironme
                     overflow->rank, environment.world_size - 1));
 }
 
-// Weight decay stays on the parameters that it was on when the run began.
-void follow_decay(TrainOptions& options, const RunStart& start) {
-  if (!start.resumes) return;
-  const bool all = recorded_decay_all(recorded_program(start.folder));
-  if (options.decay_all && !all) {
-    throw Error(error(Code::kInvalidArgument,
-                      "--decay-all: the run of {} decays parameters of two dimensions or more; "
-                      "leave out --decay-all, or begin a new run with --init {}",
-                      start.folder, start.folder));
-  }
-  options.decay_all = all;
-}
-
-// So do the frozen parameters, of which a checkpoint has no states.
-void follow_freeze(TrainOptions& options, const RunStart& start) {
-  if (!start.resumes) return;
-  const std::string recorded = recorded_freeze(recorded_program(start.folder));
-  if (!options.freeze.empty() && options.freeze != recorded) {
-    throw Error(error(
-        Code::kInvalidArgument,
-        "--freeze '{}': the run of {} {}; leave out --freeze, or begin a new run with --init {}",
-        options.freeze, start.folder,
-        recorded.empty() ? "has no frozen parameters" : "was begun with '" + recorded + "'",
-        start.folder));
-  }
-  options.freeze = recorded;
-}
-
-// And says it, but for what was `said` before.
-RunStart find_run_start(TrainOptions& options, const std::vector<DamagedCheckpoint>& damaged = {},
-                        const std::vector<std::string>& said = {}) {
-  RunStart start = value_or_throw(
-      find_start(options.checkpoints, kLockWaitSeconds, damaged, *options.run.environment));
-  if (!start.folder.empty()) throw_if_error(check_same_model(start.folder, options.config));
-  options.run.load_from = start.folder;
-  options.run.load_states = start.resumes;
-  follow_decay(options, start);
-  follow_freeze(options, start);
-  if (options.run.environment->rank != 0) return start;
-  for (const std::string& line : start.said) {
-    if (std::find(said.begin(), said.end(), line) == said.end()) {
-      std::cout << printable(line) << std::endl;
-    }
-  }
-  return start;
-}
-
-void set_damaged_aside(const RunStart& start) {
-  for (const std::string& path : start.damaged) {
-    const Result<std::string> aside = set_aside(path);
-    std::cout << printable(aside.ok() ? fmt::format("{} is called {} from now on", path, *aside)
-                                      : aside.status().message())
-              << std::endl;
-  }
-}
-
-// After these a rank may have failed to load. What it hears depends on how far the others are.
-bool may_be_damage(Code code) {
-  return code == Code::kBadInput || code == Code::kPeerLost || code == Code::kUnavailable;
-}
-
-// With the weights that `start` says. Where --resume latest has chosen a checkpoint in which damage
-// shows only while it is loaded, the run goes on from the next older one, and `start` says so. All
-// ranks come to the same: each reads for itself whether it is damaged, since all that a rank hears
-// may be that another one has left. Rank 0 gives damaged ones another name once an older one is
-// loaded, which all ranks have chosen by then. No state of the first attempt is used: the next one
-// is another job of elixird's, with a model of its own.
-Begun begin(TrainOptions& options, RunStart& start) {
-  const LaunchEnvironment environment = *options.run.environment;
-  std::vector<DamagedCheckpoint> damaged;
-  while (true) {
-    std::shared_ptr<Decoder> model = build_without_memory(options);
-    if (damaged.empty()) {
-      options.run.plan = plan_training(*model, options, environment);
-      options.run.program_bytes = program_bytes(*model, options);
-    }
-    try {
-      AdamW optimizer(*model, hyperparameters(options, start), options.run,
-                      decay_groups(*model, options));
-      if (environment.rank == 0) set_damaged_aside(start);
-      return {std::move(model), std::move(optimizer)};
-    } catch (const Error& failure) {
-      const bool latest = options.checkpoints.resume == "latest" && start.resumes;
-      if (!latest || !may_be_damage(failure.code())) throw Error(with_older_start(failure, start));
-      log_warn("not_loaded",
-               "path=\"{}\" text=\"{}\" effect=\"it is read, to know whether it is damaged\"",
-               start.folder, failure.what());
-      const Status bytes = check_bytes(start.folder, static_cast<uint32_t>(at::get_num_threads()));
-      if (bytes.code() != Code::kBadInput) throw Error(with_older_start(failure, start));
-      damaged.push_back({start.folder, bytes.message()});
-    }
-    start = find_run_start(options, damaged, start.said);
-    options.run.environment->job = fmt::format("{}/{}", environment.job, damaged.size() + 1);
-  }
-}
-
 int run(const char* program, TrainOptions options) {
   const LaunchEnvironment environment = value_or_throw(read_launch_environment());
   options.run.environment = environment;
@@ -428,7 +297,7 @@ int run(const char* program, TrainOptions options) {
   ExportRoom room = hold_export_room(options, start);
   StepLog log = value_or_throw(
       StepLog::open(environment.rank == 0 ? options.jsonl : "", /*goes_on=*/start.resumes));
-  Begun begun = begin(options, start);
+  Begun begun = begin_run(options, start);
   Training training(options, start, std::move(begun), {std::move(*data), std::move(*validation)},
                     std::move(log), std::move(room));
   // Not before: a rank that waits for others has no step to finish.

@@ -2,21 +2,15 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <charconv>
-#include <cmath>
 #include <optional>
-#include <string_view>
 
 #include "base/cli.h"
 #include "base/compute_type_names.h"
 #include "client/plan/strategy_names.h"
 #include "models/device_flags.h"
-#include "models/open_data.h"
-#include "models/run_start.h"
 #include "models/train_model.h"
 #include "models/train_options.h"
-#include "models/written_folders.h"
+#include "models/train_words.h"
 #include "planner/choice_names.h"
 
 namespace elixir {
@@ -43,16 +37,7 @@ constexpr const char* kFooter =
     "unreachable, 6 another rank died, 7 version mismatch, 8 another job writes\n"
     "there, 9 protocol broken, 10 waited too long, 11 diverged, 70 internal.";
 
-// What the command line gives as words that mean something beside other flags.
-struct Words {
-  ModelWords model;
-  std::string loss_scale = "dynamic";
-  std::string inject_overflow, link;
-  std::optional<uint64_t> gpu_memory = {};
-  bool offload = false, no_offload = false;
-};
-
-void add_model_options(CLI::App& app, TrainOptions& options, Words& words) {
+void add_model_options(CLI::App& app, TrainOptions& options, TrainWords& words) {
   app.option_defaults()->group("Model and data");
   planner::ModelRequest& model = options.model;
   app.add_option("--model", words.model.name,
@@ -66,6 +51,35 @@ void add_model_options(CLI::App& app, TrainOptions& options, Words& words) {
   app.add_option("--layers", model.layers, "In place of the model's own; 0: its own")
       ->type_name("N")
       ->check(CLI::Range(int64_t{0}, planner::kMaxLayers));
+  app.add_option("--steps", options.steps, "Optimizer steps, from the run's first beginning on")
+      ->type_name("N");
+  app.add_option("--batch", model.batch, "Sequences a rank and backward pass")->type_name("B");
+  add_count(app, "--accumulate", options.run.accumulate,
+            "Backward passes a step, over batches of their own; the loss is their mean")
+      ->type_name("K");
+  app.add_option("--seq", model.seq, "Tokens a sequence")
+      ->type_name("S")
+      ->default_str("the model's longest, at most 1024");
+  add_choice(app, "--dtype", model.dtype, kComputeTypeNames,
+             "What the model computes in: fp32, bf16, fp16")
+      ->type_name("TYPE")
+      ->default_str("that of --plan, --resume, --init or --config; else fp32");
+  app.add_option("--freeze", options.freeze,
+                 "Do not train parameters whose names this extended regular expression finds, for "
+                 "example '^model.layers.[0-9][.]'. They need no gradients and no optimizer states")
+      ->type_name("REGEX");
+  app.add_option("--dropout", options.dropout, "Dropout probability")->type_name("P");
+  app.add_flag("--checkpoint-activations,!--no-checkpoint-activations",
+               model.checkpoint_activations,
+               "Keep only each block's input for backward, and compute the rest again (default: as "
+               "--plan says, else not)");
+  add_count(app, "--seed", options.seed, "Chooses the first weights and the order of the data")
+      ->type_name("N");
+  add_threads_flag(app, options.threads);
+}
+
+void add_data_options(CLI::App& app, TrainOptions& options) {
+  app.option_defaults()->group("Model and data");
   app.add_option(
          "--data", options.data,
          "Text (its bytes are the tokens) or token files (of scripts/tokenize_text.py, .npy, "
@@ -98,31 +112,6 @@ void add_model_options(CLI::App& app, TrainOptions& options, Words& words) {
                  "Sequences of a measurement, spread evenly over --val-data, or all if they are "
                  "fewer; every rank computes all of them")
       ->type_name("N");
-  app.add_option("--steps", options.steps, "Optimizer steps, from the run's first beginning on")
-      ->type_name("N");
-  app.add_option("--batch", model.batch, "Sequences a rank and backward pass")->type_name("B");
-  add_count(app, "--accumulate", options.run.accumulate,
-            "Backward passes a step, over batches of their own; the loss is their mean")
-      ->type_name("K");
-  app.add_option("--seq", model.seq, "Tokens a sequence")
-      ->type_name("S")
-      ->default_str("the model's longest, at most 1024");
-  add_choice(app, "--dtype", model.dtype, kComputeTypeNames,
-             "What the model computes in: fp32, bf16, fp16")
-      ->type_name("TYPE")
-      ->default_str("that of --plan, --resume, --init or --config; else fp32");
-  app.add_option("--freeze", options.freeze,
-                 "Do not train parameters whose names this extended regular expression finds, for "
-                 "example '^model.layers.[0-9][.]'. They need no gradients and no optimizer states")
-      ->type_name("REGEX");
-  app.add_option("--dropout", options.dropout, "Dropout probability")->type_name("P");
-  app.add_flag("--checkpoint-activations,!--no-checkpoint-activations",
-               model.checkpoint_activations,
-               "Keep only each block's input for backward, and compute the rest again (default: as "
-               "--plan says, else not)");
-  add_count(app, "--seed", options.seed, "Chooses the first weights and the order of the data")
-      ->type_name("N");
-  add_threads_flag(app, options.threads);
 }
 
 void add_optimizer_options(CLI::App& app, TrainOptions& options) {
@@ -153,7 +142,7 @@ void add_optimizer_options(CLI::App& app, TrainOptions& options) {
   app.add_option("--eps", adamw.eps, "Added to the root of that mean")->type_name("X");
 }
 
-void add_update_options(CLI::App& app, TrainOptions& options, Words& words) {
+void add_update_options(CLI::App& app, TrainOptions& options, TrainWords& words) {
   app.option_defaults()->group("Updates");
   add_choice(app, "--update", options.run.update, kUpdateModeNames,
              "When chunks are updated: early (under backward, into spare memory; the rest behind "
@@ -183,7 +172,7 @@ void add_update_options(CLI::App& app, TrainOptions& options, Words& words) {
       ->group(kExperiments);
 }
 
-void add_plan_options(CLI::App& app, TrainOptions& options, Words& words) {
+void add_plan_options(CLI::App& app, TrainOptions& options, TrainWords& words) {
   app.option_defaults()->group("Placement and plan");
   LayoutOptions& layout = options.run.layout;
   add_device_flags(app, options.device_choice, words.gpu_memory, layout);
@@ -250,114 +239,8 @@ void add_output_options(CLI::App& app, TrainOptions& options) {
                "Print 'weights_xxh64 HEX' at the end, the hash of all FP32 masters");
 }
 
-// Numbers separated by commas; nothing for anything else.
-template <typename Number>
-std::optional<std::vector<Number>> parse_list(std::string_view text) {
-  std::vector<Number> numbers;
-  const char *begin = text.data(), *const end = begin + text.size();
-  while (true) {
-    Number number{};
-    const auto [after, fault] = std::from_chars(begin, end, number);
-    if (fault != std::errc()) return std::nullopt;
-    numbers.push_back(number);
-    if (after == end) return numbers;
-    if (*after != ',') return std::nullopt;
-    begin = after + 1;
-  }
-}
-
-// With other types than FP16 it changes nothing, but must make sense.
-Status understand_loss_scale(const std::string& word, TrainOptions& options) {
-  const bool scaled = options.run.dtype == ComputeType::kFp16;
-  if (word == "dynamic") {
-    if (scaled) options.run.dynamic_loss_scale = DynamicLossScale{};
-    return {};
-  }
-  const auto numbers = parse_list<double>(word);
-  if (!numbers || numbers->size() != 1 || !(numbers->front() > 0) ||
-      !std::isfinite(numbers->front())) {
-    return error(Code::kInvalidArgument,
-                 "--loss-scale must be greater than 0, or dynamic, but {} was given", word);
-  }
-  if (scaled) options.run.loss_scale = numbers->front();
-  return {};
-}
-
-Status understand_overflow(const std::string& word, TrainOptions& options) {
-  if (word.empty()) return {};
-  const auto numbers = parse_list<int64_t>(word);
-  if (!numbers || numbers->size() != 2 || numbers->front() < 0 || numbers->front() > UINT32_MAX ||
-      numbers->back() < 1 || numbers->back() > options.steps) {
-    return error(Code::kInvalidArgument,
-                 "--inject-overflow must be RANK,STEP with ranks from 0 and steps from 1 to {}, "
-                 "but {} was given",
-                 options.steps, word);
-  }
-  options.inject_overflow = {static_cast<uint32_t>(numbers->front()), numbers->back()};
-  return {};
-}
-
-Status understand_link(const std::string& word, TrainOptions& options) {
-  const bool emulated = !word.empty() || options.run.operator_us > 0;
-  if (emulated && options.device_choice == DeviceChoice::kCuda) {
-    return error(Code::kInvalidArgument,
-                 "{}: links and operators are emulated on the CPU, and --device cuda was given: "
-                 "leave out one of them",
-                 word.empty() ? "--operator-us" : "--link-gb-s");
-  }
-  if (emulated) options.device_choice = DeviceChoice::kCpu;
-  if (word.empty()) return {};
-  const auto numbers = parse_list<double>(word);
-  const bool fits = numbers && (numbers->size() == 2 || numbers->size() == 3) &&
-                    numbers->at(0) > 0 && numbers->at(1) > 0 && numbers->back() >= 0;
-  bool finite = fits;
-  for (size_t i = 0; fits && i < numbers->size(); ++i) finite &= std::isfinite(numbers->at(i));
-  if (!finite) {
-    return error(Code::kInvalidArgument,
-                 "--link-gb-s must be H2D,D2H or H2D,D2H,JOINT, in GB/s and greater than 0 (JOINT "
-                 "0: no limit), but {} was given",
-                 word);
-  }
-  options.run.link = {.h2d_gb_s = numbers->at(0),
-                      .d2h_gb_s = numbers->at(1),
-                      .joint_gb_s = numbers->size() == 3 ? numbers->at(2) : 0};
-  return {};
-}
-
-Status understand_attention(const TrainOptions& options) {
-  if (options.attention != AttentionChoice::kCudnn || !options.deterministic) return {};
-  return error(Code::kInvalidArgument,
-               "--attention cudnn gives other bits in every run, and --deterministic was given: "
-               "leave out one of them");
-}
-
-// Where states live: by a strategy's name, by --offload or --no-offload, or by their share.
-Status understand_placement(const Words& words, Options& run) {
-  if (words.offload && words.no_offload) {
-    return error(Code::kInvalidArgument, "--offload and --no-offload: give one of them");
-  }
-  run.offload = !words.no_offload;
-  std::optional<double>& share = run.layout.gpu_state_share;
-  if (run.strategy != Strategy::kNone) {
-    if (!share && run.layout.rcache_blocks == 0) return {};
-    return error(
-        Code::kInvalidArgument,
-        "--strategy {} says how many blocks there are and where states live: leave out {}, "
-        "or use --strategy auto",
-        name_in(kStrategyNames, run.strategy), share ? "--gpu-state-share" : "--rcache-blocks");
-  }
-  if ((words.offload || words.no_offload) && !share) share = words.no_offload ? 1 : 0;
-  const double given = share.value_or(0);
-  if ((words.offload && given != 0) || (words.no_offload && given != 1)) {
-    return error(Code::kInvalidArgument,
-                 "{} means --gpu-state-share {}, but {} was given: leave out one of them",
-                 words.offload ? "--offload" : "--no-offload", words.offload ? 0 : 1, given);
-  }
-  return {};
-}
-
 // Whether the model would be another one than the person meant.
-bool model_in_doubt(const WrongWords& wrong, const Words& words, const TrainOptions& options) {
+bool model_in_doubt(const WrongWords& wrong, const TrainWords& words, const TrainOptions& options) {
   const bool named = !words.model.name.empty() || !options.model.config_path.empty() ||
                      !options.checkpoints.init.empty() || options.checkpoints.resumes();
   for (const char* own : {"--model", "--config", "--init", "--resume"}) {
@@ -366,27 +249,10 @@ bool model_in_doubt(const WrongWords& wrong, const Words& words, const TrainOpti
   return !named && wrong.flags.contains("");  // a flag like none of ours may have named it
 }
 
-// Puts what the words mean into `options`, which holds the other flags' values, and checks all of
-// it. A problem names the flag, what is possible and what was given.
-void understand(const Words& words, TrainOptions& options, Problems& problems) {
-  understand_model(words.model, options, problems);
-  options.run.device_memory_bytes = words.gpu_memory.value_or(0);
-  problems.add(understand_attention(options));
-  problems.add(understand_placement(words, options.run));
-  problems.add(check_train_options(options));
-  problems.add(understand_loss_scale(words.loss_scale, options));
-  problems.add(understand_overflow(words.inject_overflow, options));
-  problems.add(understand_link(words.link, options));
-  if (problems.empty()) return;
-  // Otherwise the run looks at them.
-  problems.add(check_data(options));
-  problems.add(check_weights(options));
-  problems.add(check_written(options));
-}
-
-void add_flags(CLI::App& app, TrainOptions& options, Words& words) {
+void add_flags(CLI::App& app, TrainOptions& options, TrainWords& words) {
   init_cli(app);
   add_model_options(app, options, words);
+  add_data_options(app, options);
   add_optimizer_options(app, options);
   add_update_options(app, options, words);
   add_plan_options(app, options, words);
@@ -408,7 +274,7 @@ void note_given(const CLI::App& app, ModelWords& words) {
 int parse_train_options(const char* program, const char* description, int argc,
                         const char* const* argv, TrainOptions& options) {
   CLI::App app(description, program);
-  Words words;
+  TrainWords words;
   add_flags(app, options, words);
   WrongWords wrong;
   std::vector<std::string> right(argv + 1, argv + argc);
