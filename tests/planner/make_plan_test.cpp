@@ -20,7 +20,9 @@ namespace {
 using testing::a100_server;
 using testing::gpt_profile;
 
-std::string text_of(const Plan& plan) { return unwrapped(plan_text(plan)); }
+std::string text_of(const Plan& plan, const PlanExtras& extras = {}) {
+  return unwrapped(plan_text(plan, extras));
+}
 
 constexpr uint64_t kGiB = uint64_t{1} << 30;
 
