@@ -1,7 +1,7 @@
 #pragma once
 
 // The options of a save, and the reports of a save and a load. Format of a saved folder:
-// checkpoint/manifest.h, docs/training.md.
+// checkpoint/manifest.h, docs/checkpoints.md.
 
 #include <cstdint>
 #include <optional>

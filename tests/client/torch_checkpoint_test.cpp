@@ -1,6 +1,6 @@
 // Regions of elixir::checkpoint as torch's users write them, with the same program without regions
 // and torch::optim::AdamW beside: equal weights, or an error that names the remedy. The rows of
-// docs/training.md name these tests.
+// docs/torch_ways.md name these tests.
 
 #include <ATen/ATen.h>
 #include <ATen/autocast_mode.h>

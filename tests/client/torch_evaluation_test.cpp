@@ -1,6 +1,6 @@
 // Copies of a model, evaluation, threads and several optimizers of a process, with
 // torch::optim::AdamW beside: equal weights, or an error that names the remedy. The rows of
-// docs/training.md name these tests.
+// docs/torch_ways.md name these tests.
 
 #include <ATen/ATen.h>
 #include <c10/core/InferenceMode.h>

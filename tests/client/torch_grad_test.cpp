@@ -1,5 +1,5 @@
 // What .grad is once a gradient has gone to elixird, with torch::optim::AdamW beside, and ranks
-// that do not all do the same. The rows of docs/training.md name these tests.
+// that do not all do the same. The rows of docs/torch_ways.md name these tests.
 
 #include <ATen/ATen.h>
 #include <torch/autograd.h>

@@ -1,5 +1,5 @@
 // Gradients as torch's users handle them, with torch::optim::AdamW beside: equal weights, or an
-// error that names the remedy. The rows of docs/training.md name these tests.
+// error that names the remedy. The rows of docs/torch_ways.md name these tests.
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
 // Groups of parameters with hyperparameters of their own, and torch's class of the optimizer, with
 // torch::optim::AdamW beside: equal weights, or an error that names the remedy. The rows of
-// docs/training.md name these tests.
+// docs/torch_ways.md name these tests.
 
 #include <ATen/ATen.h>
 #include <torch/optim/adam.h>

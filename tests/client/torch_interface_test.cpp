@@ -1,5 +1,5 @@
 // What a program asks of the optimizer itself, with torch::optim::AdamW beside: equal weights, or
-// an error that names the remedy. The rows of docs/training.md name these tests.
+// an error that names the remedy. The rows of docs/torch_ways.md name these tests.
 
 #include <ATen/ATen.h>
 #include <torch/autograd.h>

@@ -1,6 +1,6 @@
 // What LibTorch's tensors say beside their bytes (signs and zeros that are put off, strides,
 // storage offsets), and threads that meet at one .grad, with torch::optim::AdamW beside. The rows
-// of docs/training.md name these tests.
+// of docs/torch_ways.md name these tests.
 
 #include <ATen/ATen.h>
 #include <torch/autograd.h>

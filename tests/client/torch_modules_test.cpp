@@ -1,6 +1,6 @@
 // Modules, their parameters, buffers and memory as torch's users handle them, with
 // torch::optim::AdamW beside: equal weights, or an error that names the remedy. The rows of
-// docs/training.md name these tests.
+// docs/torch_ways.md name these tests.
 
 #include <ATen/ATen.h>
 #include <c10/core/InferenceMode.h>

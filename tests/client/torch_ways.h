@@ -1,7 +1,7 @@
 #pragma once
 
 // One program run twice: with torch::optim, and with Elixir in its place. The rows of
-// docs/training.md "Torch's ways, one by one" are tests made of it.
+// docs/torch_ways.md are tests made of it.
 
 #include <ATen/core/Tensor.h>
 #include <gtest/gtest.h>
