@@ -20,7 +20,7 @@ constexpr const char* kExperiments = "For experiments and tests";
 constexpr const char* kFooter =
     "Examples:\n"
     "  elixir-train --steps 100                          a small GPT-2 on a text at hand\n"
-    "  elixir-run -n 2 elixir-train --model gpt2-124m --data book.txt --dtype bf16 \\\n"
+    "  elixir-run -n 2 elixir-train --model gpt2-small --data book.txt --dtype bf16 \\\n"
     "      --checkpoints runs/a --resume latest          two ranks; continues a run\n"
     "  elixir-train --init Llama-3.1-8B --data tokens.bin --val-data val.tokens \\\n"
     "      --steps 1000 --checkpoints runs/b --export tuned   fine-tunes a folder\n"

@@ -16,8 +16,8 @@ PACKAGES=(
   # libraries
   libboost-dev libzmq3-dev cppzmq-dev libnuma-dev libfmt-dev libspdlog-dev libcli11-dev
   nlohmann-json3-dev libtomlplusplus-dev libxxhash-dev libgloo-dev
-  # to test: systemd for its verifier alone, iproute2 for two nodes on one machine
-  libgtest-dev libgmock-dev libbenchmark-dev systemd iproute2
+  # to test: systemd for its verifier alone, iproute2 for two nodes on one machine, tmux for screens
+  libgtest-dev libgmock-dev libbenchmark-dev systemd iproute2 tmux
 )
 
 say() { echo "setup: $*" >&2; }

@@ -34,13 +34,15 @@ TEST(HelpFormatter, ShowsNamesValuesAndDefaultsWithin80Columns) {
   std::string mode = "auto";
   std::vector<std::string> files;
   bool fast = false;
+  int layers = 0;
   app.add_option("--steps", steps, "Steps to take")->type_name("N");
   app.add_option("--a-name-that-is-long-indeed", mode,
                  "A description of many words that does not fit into one line of eighty columns")
       ->type_name("MODE");
   app.add_option("--mode", mode, "How (default: as it is)")->type_name("MODE");
   app.add_option("--data", files, "Files")->type_name("FILE")->required();
-  app.add_flag("--fast", fast, "Faster");
+  app.add_flag("--fast,!--slow", fast, "Faster");
+  app.add_option("--layers", layers, "Layers")->type_name("N")->check(CLI::Range(0, 9));
   app.add_subcommand("status", "Shows the state");
   const std::string help = app.help();
   EXPECT_THAT(help, HasSubstr("  --steps N               Steps to take (default: 100)\n"));
@@ -48,7 +50,8 @@ TEST(HelpFormatter, ShowsNamesValuesAndDefaultsWithin80Columns) {
                               "                          A description of many words"));
   EXPECT_THAT(help, HasSubstr("How (default: as it is)\n"));
   EXPECT_THAT(help, HasSubstr("  --data FILE ... (required)\n"));
-  EXPECT_THAT(help, HasSubstr("  --fast                  Faster\n"));
+  EXPECT_THAT(help, HasSubstr("  --fast,--slow           Faster\n"));
+  EXPECT_THAT(help, HasSubstr("  --layers N              Layers (default: 0)\n"));
   EXPECT_THAT(help, HasSubstr("  status                  Shows the state\n"));
   std::istringstream lines(help);
   for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 80u) << line;

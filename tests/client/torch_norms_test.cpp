@@ -1,5 +1,6 @@
 // Norms of gradients, scaled losses and steps that are skipped, with torch::optim::AdamW beside:
-// equal weights, or an error that names the remedy. The rows of docs/torch_ways.md name these tests.
+// equal weights, or an error that names the remedy. The rows of docs/torch_ways.md name these
+// tests.
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
