@@ -214,7 +214,7 @@ TEST(StepLog, HoldsALineAStepAtOnce) {
 TEST(StepLog, OfARunThatGoesOnKeepsWhatIsThere) {
   const TemporaryFolder folder;
   const std::string path = folder.write("steps.jsonl", "{}\n");
-  ASSERT_TRUE(StepLog::open(path, /*goes_on=*/true)->write({}).ok());
+  ASSERT_TRUE(StepLog::open(path, /*goes_on=*/true)->write(StepReport{}).ok());
   std::ifstream file(path);
   std::string line;
   std::getline(file, line);
@@ -229,9 +229,9 @@ TEST(StepLog, SaysWhyItCannotWrite) {
   EXPECT_THAT(missing.status().message(),
               AllOf(HasSubstr("--jsonl"), HasSubstr("no/folder.jsonl"), HasSubstr("No such file")));
   StepLog full = must(StepLog::open("/dev/full"));
-  EXPECT_THAT(full.write({}).message(), HasSubstr("No space left"));
+  EXPECT_THAT(full.write(StepReport{}).message(), HasSubstr("No space left"));
   StepLog none = must(StepLog::open(""));
-  EXPECT_TRUE(none.write({}).ok());
+  EXPECT_TRUE(none.write(StepReport{}).ok());
 }
 
 }  // namespace
