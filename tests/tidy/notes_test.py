@@ -45,10 +45,14 @@ def citing_sources():
 
 
 class Notes(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.page = read(PAGE)
+        cls.citing = citing_sources()
+
     def setUp(self):
-        self.page = read(PAGE)
         self.notes = notes(self.page)
-        self.sources = citing_sources()
+        self.sources = dict(self.citing)
         self.assertGreater(len(self.notes), 10)
         self.assertGreater(len(self.sources), 10)
 
