@@ -9,6 +9,7 @@
 // addition is associative: chunks, shards, threads and devices may take leaves in any order and add
 // up their parts. Every parameter, shard and slice begins at such a multiple (shm/shape.h), and
 // what lies between parameters is zero.
+// Note: docs/design/elixir.md, "exact norm".
 //
 // Compiles as C++ and as CUDA and includes nothing of Elixir.
 

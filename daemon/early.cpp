@@ -76,6 +76,7 @@ void Job::drop_early(bool all) {
 }
 
 // The verdict is what early updates were made with.
+// Note: docs/design/elixir.md, "exact clipping".
 bool Job::early_stands() const {
   return options_.rules.early != 0 && opened_ && !verdict_.skipped &&
          std::bit_cast<uint64_t>(verdict_.grad_scale) ==

@@ -14,6 +14,7 @@ namespace elixir::daemon {
 // slot, and the commit makes them its own, or they are forgotten.
 //
 // Owned by the event loop. No thread, memory of a job or clock. Allocates only at construction.
+// Note: docs/design/elixir.md, "updates out of place".
 class EarlyUpdates {
  public:
   EarlyUpdates(uint32_t n_chunks, uint32_t n_spare_slots) : entry_of_(n_chunks, kNone) {

@@ -65,6 +65,7 @@ struct EarlyLimits {
 // not depend on how fast a rank is, because each rank waits only for what others publish, not for
 // when. (It is a Kahn network; G. Kahn, The semantics of a simple language for parallel
 // programming, 1974.)
+// Note: docs/design/elixir.md, "order of sums".
 //
 // Publications are foreign data. One counts if its step is the awaited one and its revision differs
 // from the one before; whatever else a rank writes, it leads to one task. A task counts as done

@@ -39,6 +39,7 @@ namespace elixir::daemon {
 //
 // The event loop asks, workers copy, writers take, under one mutex that is locked a few times per
 // chunk. Only the constructor and next(), for its Item, allocate.
+// Note: docs/design/elixir.md, "a save beside training".
 class Snapshot {
  public:
   struct Rank {

@@ -4,6 +4,7 @@
 // scalar reference, and CUDA), sixteen floats in the vector files. Bits are equal everywhere
 // because every operation is one correctly rounded IEEE 754 operation, in this order; no other
 // place may repeat or reorder it. Compiles as C++ and as CUDA and includes nothing of Elixir.
+// Note: docs/design/elixir.md, "one arithmetic".
 
 #include <cstdint>
 #include <cstring>

@@ -16,6 +16,7 @@ namespace elixir::optim {
 // A tie (low == 0x8000) to an even param above it could not be told from one below, so a master
 // with (u & 0x1ffff) == 0x18000 has its last bit set: part of what Adam computes in BF16. A NaN
 // is 0x7fc00000.
+// Note: docs/design/elixir.md, "split master".
 struct SplitBf16 {
   uint16_t param;
   uint16_t low;

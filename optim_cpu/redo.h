@@ -19,6 +19,7 @@
 //
 // Applying twice does no harm, so recovery may be killed as well. The updater that goes on writes
 // the half that recovery did not read: killed again in its first store, it finds the same record.
+// Note: docs/design/elixir.md, "redo record".
 //
 // One record has one updater at a time. Neither function is called while one runs.
 

@@ -29,6 +29,7 @@ struct Verdict {
 // As torch.nn.utils.clip_grad_norm_: gradients are multiplied by min(1, clip_norm / (norm + 1e-6)).
 // Gradients of which one is not finite have no norm: such a step is skipped, whether clipping or
 // check_finite asked. REQUIRES: terms.needs_norm().
+// Note: docs/design/elixir.md, "exact clipping".
 inline Verdict judge(const NormSum& squares, const VerdictTerms& terms) {
   ELIXIR_CHECK(terms.needs_norm(), "a norm that nobody asked for");
   Verdict verdict;

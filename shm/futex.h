@@ -23,6 +23,7 @@ void futex_wake_all(const std::atomic<uint32_t>& word);
 // Both have a full fence between their store and their load, so that either the sleeper sees the
 // new word or the writer the sleeper. A sleeper that does not count itself sleeps until its
 // timeout.
+// Note: docs/design/elixir.md, "waking sleepers".
 class Waiter {
  public:
   explicit Waiter(std::atomic<uint32_t>& waiters);

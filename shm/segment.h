@@ -28,6 +28,7 @@ enum class Access { kReadWrite, kReadOnly };
 
 // A mapped memfd: the descriptor, to pass on, and the bytes. Not copyable; freed when the last
 // process unmaps and closes it, also by SIGKILL.
+// Note: docs/design/elixir.md, "sealed memory".
 class Segment {
  public:
   // Creates a memfd of `bytes`, maps it read-write, calls `before_reserve(address, bytes)` (where a

@@ -76,6 +76,7 @@ struct Shape {
   // The lane that updates the chunk: the same one in every step, behind the chunk n_swing_lanes
   // before it. It writes the chunk's new states into its spare slot, and the chunk's old slot
   // becomes its spare one. So all ranks know the slot of a chunk without a message.
+  // Note: docs/design/elixir.md, "swing lanes".
   uint32_t swing_lane(uint32_t chunk) const { return (chunk - first_swing()) % n_swing_lanes; }
   uint32_t all_chunks() const { return n_chunks + n_gpu_chunks; }  // that are trained
   uint32_t total_chunks() const { return all_chunks() + n_frozen_chunks; }

@@ -31,6 +31,7 @@ namespace elixir {
 // followed it the last time. That gather brings a chunk that this step has gathered before, so it
 // waits for no update. The new order depends only on the order of gathers and reductions, which all
 // ranks have in common, so it is the same on all ranks.
+// Note: docs/design/elixir.md, "one order of collectives".
 class CollectiveExchange final : public Exchange {
  public:
   // `order`: the chunks in the usual order of forward passes. `grad_blocks`: how many blocks

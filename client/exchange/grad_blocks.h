@@ -29,6 +29,7 @@ struct PendingGrads {
 // Free means: kCompute writes into it behind what takes the last gradients out, so that a device
 // that is slow to do so slows down backward, not its memory. However many chunks are incomplete at
 // a time, device memory stays the same, and nothing waits for what is not enqueued yet.
+// Note: docs/design/elixir.md, "gradient blocks".
 //
 // Used as Exchange is. A PendingGrads stays at its address while it is on the device.
 class GradBlocks {

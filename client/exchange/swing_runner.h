@@ -27,6 +27,7 @@ namespace elixir {
 // streams, and the link is never idle.
 //
 // The result has the bits of elixird's update. elixird updates the chunks that a dead rank has not.
+// Note: docs/design/elixir.md, "swing lanes".
 class SwingRunner {
  public:
   static constexpr size_t kPieceBytes = size_t{16} << 20;

@@ -8,6 +8,7 @@
 // connections and is not dead. If a machine is lost and its system says nothing, TCP notices within
 // kLostMachineSeconds (keepalive while nothing is sent, TCP_USER_TIMEOUT otherwise). Every
 // connection first sends a token that only the job's ranks have; others are dropped.
+// Note: docs/design/elixir.md, "death of a process".
 //
 // Each rank has one thread, which does nothing else. Only the first death counts: it is the cause,
 // and later ones are its consequences. Ranks found dead together are all named.

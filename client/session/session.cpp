@@ -78,6 +78,7 @@ std::vector<HostRange> Session::device_ranges() const {
 Status Session::protect_params() {
   for (uint32_t rank = 0; rank < ranks_.size(); ++rank) {
     RankMemory& memory = ranks_[rank];
+    // Note: docs/design/elixir.md, "page-locked memory".
     ELIXIR_RETURN_IF_ERROR(memory.params.protect());
     if (memory.grads) ELIXIR_RETURN_IF_ERROR(memory.grads->protect());
     const bool others = memory.swing && rank != options_.local_rank;

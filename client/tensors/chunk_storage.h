@@ -3,6 +3,7 @@
 // A chunk is a storage. All parameters of a chunk are views of one StorageImpl whose data pointer
 // is an rCache block while the chunk is gathered and null while it is not. Autograd keeps the
 // storage, not the bytes, so nothing is copied for an operator.
+// Note: docs/design/elixir.md, "chunk storage".
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/StorageImpl.h>

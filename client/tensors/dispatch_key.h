@@ -7,6 +7,7 @@ namespace elixir {
 // The extra dispatch key that parameters in chunks carry, and by which operators on them are
 // intercepted. PyTorch reserves it for out-of-core tensors; it sits below autograd and autocast, so
 // that each leaf operator is seen with exactly the tensors it reads.
+// Note: docs/design/elixir.md, "interception below autograd".
 inline constexpr c10::DispatchKey kChunkKey = c10::DispatchKey::Fake;
 
 // The mode under which client/tensors/meta_init.h builds modules. PyTorch reserves it for deferred

@@ -58,6 +58,7 @@ struct CacheFetch {
 // conservative strategy of Cao et al. (1995, "Implementation and performance of integrated
 // application-controlled file caching, prefetching and disk scheduling"): it brings chunks early
 // without one fetch more.
+// Note: docs/design/elixir.md, "conservative fetching".
 //
 // `order`: the chunks of a step's uses; `others_pinned`: by use, how many of the chunks used last
 // must stay where they are meanwhile, at most one more than at the use before; with long blocks

@@ -19,6 +19,7 @@ struct Found {
 };
 
 // `setting` and `request` stay as they are while it lives.
+// Note: docs/design/elixir.md, "simulation before formulas".
 class Search {
  public:
   Search(const Setting& setting, const PlanRequest& request, uint64_t allowed_bytes);

@@ -45,10 +45,10 @@ def table():
     """room -> (rooms it may include, libraries), in the order of the rows."""
     rows = {}
     for line in read('docs/design/layers.md').splitlines():
-        match = re.match(r'\| `([\w/]+)` \|([^|]*)\|([^|]*)\|', line)
+        match = re.match(r'\| `([\w/]+)` \|([^|]*)\|([^|]*)\|([^|]*)\|', line)
         if match:
-            rows[match[1]] = (set(re.findall(r'`([\w/]+)`', match[2])),
-                              {name.strip() for name in match[3].split(',')} - {''})
+            rows[match[1]] = (set(re.findall(r'`([\w/]+)`', match[2] + match[3])),
+                              {name.strip() for name in match[4].split(',')} - {''})
     return rows
 
 
