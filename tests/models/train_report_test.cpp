@@ -82,7 +82,7 @@ TEST(TrainReport, Durations) {
   EXPECT_EQ(duration_text(3599.6), "1:00:00");
   EXPECT_EQ(duration_text(45605), "12:40:05");
   EXPECT_EQ(duration_text(273600), "3 d 4 h");
-  for (const double none : {-1.0, std::nan(""), INFINITY, 1e300})
+  for (const double none : {-1.0, double{NAN}, double{INFINITY}, 1e300})
     EXPECT_EQ(duration_text(none), "?");
 }
 
