@@ -133,6 +133,12 @@ class Docs(harness.ElixirTest):
                              read(os.path.join(REPOSITORY, 'docs', 'pictures', name)),
                              f'docs/pictures/{name} is old: run scripts/pictures.py')
 
+    def test_the_flag_reference_is_what_the_programs_print(self):
+        reference = os.path.join(REPOSITORY, 'scripts', 'flag_reference.py')
+        self.assertEqual(self.succeed(reference, '--bin', BIN).output,
+                         read(os.path.join(REPOSITORY, 'docs', 'flags.md')),
+                         'docs/flags.md is old: run scripts/flag_reference.py --write')
+
     def test_relative_links_lead_somewhere(self):
         found = 0
         for page in files('.md'):
