@@ -1,0 +1,131 @@
+"""Pages are easy to read: scripts/language.py counts long sentences, leaning openings, wide table cells and old
+words. Each limit is also broken here by a page of its own, so that a limit that counts nothing is noticed."""
+
+import contextlib
+import io
+import os
+import sys
+import unittest
+
+REPOSITORY = os.path.realpath(os.path.join(os.path.dirname(__file__), '..', '..'))
+sys.path.insert(0, os.path.join(REPOSITORY, 'scripts'))
+
+import language  # noqa: E402  (where it is, is known only now)
+
+# Pages that are not rewritten yet. This set only gets smaller: a page in it that meets all limits is a failure.
+NOT_YET = set()
+
+
+def faults_of(text):
+    return language.measure_markdown(text).faults()
+
+
+def report(path):
+    """A text that names a page, the limits it breaks and the sentences to change; empty if it breaks none."""
+    measure = language.measure_markdown(path.read_text(encoding='utf-8'))
+    if not measure.faults():
+        return ''
+    shown = io.StringIO()
+    with contextlib.redirect_stdout(shown):
+        language.show(measure)
+    return '\n'.join([language.name_of(path), *(f'  {fault}' for fault in measure.faults()), shown.getvalue()])
+
+
+class Pages(unittest.TestCase):
+    def test_each_is_within_the_limits(self):
+        paths = language.tracked('*.md')
+        self.assertGreater(len(paths), 10)
+        found = [report(path) for path in paths if language.name_of(path) not in NOT_YET]
+        self.assertEqual([text for text in found if text], [], 'scripts/language.py FILE names the sentences')
+
+    def test_pages_that_are_rewritten_leave_the_set(self):
+        paths = {language.name_of(path): path for path in language.tracked('*.md')}
+        self.assertEqual([name for name in sorted(NOT_YET) if name not in paths or not report(paths[name])], [])
+
+
+GOOD = 'You start the run with one command. The log names the folder. Training continues. '
+# Sixteen words, and none of them is old.
+SENTENCE = 'The trainer sends each gradient to the daemon, and the daemon updates the weights in memory. '
+VERY_LONG = 'The trainer ' + 'sends a gradient and ' * 8 + 'ends. '  # 35 words
+
+
+def kinds(text):
+    """Which limits the page breaks, by a word of each fault."""
+    marks = {'mean': 'words a sentence', 'long': 'have more than 30 words', 'leaning': 'begin with',
+             'cells': 'table cells', 'old': 'old English'}
+    faults = faults_of(text)
+    found = {name for name, mark in marks.items() if any(mark in fault for fault in faults)}
+    assert len(found) == len(faults), faults
+    return found
+
+
+class MadeUpPages(unittest.TestCase):
+    def test_a_plain_page_passes(self):
+        page = f'# A title\n\n{GOOD * 9}\n\n* {GOOD}\n* {GOOD}\n\n| name | meaning |\n|---|---|\n| a | {SENTENCE[:60]} |\n'
+        self.assertEqual(kinds(page), set())
+        self.assertGreater(len(language.measure_markdown(page).sentences), 20)
+
+    def test_leaning_openings_alone(self):
+        for opening in ('What', 'Where', 'Who', 'Whose', 'Of', 'That', 'Which', 'The same'):
+            leaning = f'{opening} it has read is kept in memory. '
+            self.assertEqual(kinds(GOOD * 9 + leaning * 2), {'leaning'}, opening)
+            self.assertEqual(kinds(GOOD * 9 + leaning), set(), opening)  # 3 % of a short page is one sentence
+
+    def test_long_sentences_alone(self):
+        self.assertEqual(kinds(GOOD * 9 + VERY_LONG * 3), {'long'})
+        self.assertEqual(kinds(GOOD * 9 + VERY_LONG), set())
+
+    def test_the_mean_alone(self):
+        longer = SENTENCE.replace('memory. ', 'memory of the node that it runs on. ')
+        self.assertEqual(kinds(longer * 20), {'mean'})
+        self.assertEqual(kinds(SENTENCE * 20), set())
+
+    def test_wide_cells_alone(self):
+        row = '\n\n| name | meaning |\n|---|---|\n| a | {} |\n'
+        self.assertEqual(kinds(GOOD * 9 + row.format('word ' * 16)), {'cells'})
+        self.assertEqual(kinds(GOOD * 9 + row.format('word ' * 15)), set())
+
+    def test_old_words_alone(self):
+        for old in ('A run is mended by this command.', 'A job that does not fit is refused.',
+                    'All pages but for one are short.', 'The others wait meanwhile.', 'The page lacks a title.',
+                    'The rank is told of it.', 'The run goes on after that.', 'The index is stored therein.',
+                    'The run shall end soon.', 'It reads the file so as to save time.'):
+            self.assertEqual(kinds(f'{GOOD * 9}{old}'), {'old'}, old)
+            self.assertEqual(kinds(f'{GOOD * 9}\n\n| a |\n|---|\n| {old} |\n'), {'old'}, old)
+
+    def test_the_old_style_breaks_all(self):
+        page = ('Of a run that was begun anew what it has kept is gone on with where the folder of it, which it was '
+                'told of before it began, and in which what it needs has been laid, lacks none of these. ')
+        self.assertEqual(kinds(page * 3 + '\n\n| a |\n|---|\n| ' + 'word ' * 16 + '|\n'),
+                         {'mean', 'long', 'leaning', 'cells', 'old'})
+
+    def test_code_is_not_counted_and_what_follows_is(self):
+        bad = 'Which of them is refused is told. ' * 2
+        for fence in ('```', '````', '~~~'):
+            block = f'{GOOD * 9}\n\n{fence}text\n{bad}\n{VERY_LONG * 4}\n{fence}\n'
+            self.assertEqual(kinds(block), set(), fence)
+            self.assertEqual(kinds(f'{block}{bad}'), {'leaning', 'old'}, fence)
+        self.assertEqual(kinds(f'{GOOD * 9} See `{bad}` and <!-- {bad} -->.'), set())
+
+    def test_items_and_quoted_lines_are_counted(self):
+        for mark in ('* ', '- ', '1. ', '> '):
+            page = f'{GOOD * 9}\n\n{mark}Which it is. Which it was then.\n'
+            self.assertEqual(kinds(page), {'leaning'}, mark)
+
+    def test_the_report_names_the_page_and_its_sentences(self):
+        class Page:
+            def read_text(self, encoding):
+                return GOOD * 9 + 'A job that does not fit is refused.'
+
+            def is_relative_to(self, _):
+                return False
+
+            def __str__(self):
+                return 'planted.md'
+        text = report(Page())
+        for expected in ('planted.md', 'refused', 'A job that does not fit is refused.'):
+            self.assertIn(expected, text)
+
+
+if __name__ == '__main__':
+    unittest.main()
