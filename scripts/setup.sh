@@ -18,6 +18,8 @@ PACKAGES=(
   nlohmann-json3-dev libtomlplusplus-dev libxxhash-dev libgloo-dev
   # to test: systemd for its verifier alone, iproute2 for two nodes on one machine, tmux for screens
   libgtest-dev libgmock-dev libbenchmark-dev systemd iproute2 tmux
+  # the API reference
+  doxygen
 )
 
 say() { echo "setup: $*" >&2; }

@@ -139,6 +139,15 @@ class Docs(harness.ElixirTest):
                          read(os.path.join(REPOSITORY, 'docs', 'flags.md')),
                          'docs/flags.md is old: run scripts/flag_reference.py --write')
 
+    def test_the_api_reference_has_the_comments_of_the_headers(self):
+        made = os.path.join(self.folder, 'api')
+        finished = self.succeed(os.path.join(REPOSITORY, 'scripts', 'api_reference.sh'), made)
+        self.assertEqual(finished.errors, '')
+        for page, text in (('classelixir_1_1AdamW', "Takes the module's parameters"),
+                           ('classelixir_1_1Optimizer', 'Ends the step'),
+                           ('structelixir_1_1Options', 'in Chrome')):
+            self.assertIn(text, read(os.path.join(made, 'html', page + '.html')).replace('&#39;', "'"))
+
     def test_relative_links_lead_somewhere(self):
         found = 0
         for page in files('.md'):
