@@ -186,6 +186,7 @@ int Daemon::run() {
              descriptors_.limit(), config_.max_sessions, descriptors_.most_ranks());
   }
   take_neighbours(neighbours());
+  idle_since_ns_ = monotonic_ns();  // nobody could attach before
   notify_service("READY=1");
   while (!(stopping_ && jobs_.empty())) {
     serve_once();

@@ -1,6 +1,8 @@
 """A trainer that finds no elixird starts one, which goes when nobody needs it. (Of several that start at
 once, and of the launcher: shm_test FindDaemonTest and elixir_run_test.)"""
 
+import datetime
+import re
 import signal
 
 import harness
@@ -25,6 +27,16 @@ class DaemonLife(harness.ElixirTest):
         held.close()
         self.assert_no_processes(limit_s=30)
         self.assert_nothing_left()
+
+    def test_idle_time_counts_from_when_it_listens(self):
+        """A start that takes longer than --exit-when-idle used to end at once."""
+        daemon = self.start(program('elixird'), '--exit-when-idle', '0.2')
+        log = daemon.wait(120).errors
+        started_s = float(re.search(r'event=listening .* started_in_s=([\d.]+)', log).group(1))
+        self.assertGreater(started_s, 0.2, 'the bandwidth probe is that slow')
+        listening, idle = (datetime.datetime.fromisoformat(
+            re.search(rf'(?m)^(\S+)Z info elixird event={event} ', log).group(1)) for event in ('listening', 'idle'))
+        self.assertGreaterEqual((idle - listening).total_seconds(), 0.2)
 
     def test_a_trainer_that_comes_the_moment_elixird_would_go_is_served(self):
         daemon = self.start_elixird('--exit-when-idle', '1')
