@@ -84,6 +84,15 @@ function(elixir_bench name)
       OUTPUT_NAME ${name} RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bench)
 endfunction()
 
+# elixir_time_limit(SECONDS TESTS...): a test that takes longer is ended. The limit is there for tests that
+# hang, not to judge how fast a machine is: SECONDS suffice on two quiet cores, and a busy or old processor
+# may take several times as long.
+set(ELIXIR_TIMEOUT_FACTOR 4 CACHE STRING "Tests may take so many times as long as their lists say")
+function(elixir_time_limit seconds)
+  math(EXPR seconds "${seconds} * ${ELIXIR_TIMEOUT_FACTOR}")
+  set_tests_properties(${ARGN} PROPERTIES TIMEOUT ${seconds})
+endfunction()
+
 # elixir_test(NAME SOURCES... LINK deps... [LABELS l...] [TIMEOUT s] [PRECOMPILED set] [OPTIMIZED]): one
 # ctest entry for the whole program, so that a test run starts each binary once. The set is `tests` unless
 # told. OPTIMIZED: it computes much itself, so it is compiled as libraries are, without a set.
@@ -110,7 +119,8 @@ function(elixir_test name)
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 120)
   endif()
-  set_tests_properties(${name} PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "${arg_LABELS}" SKIP_RETURN_CODE 77)
+  set_tests_properties(${name} PROPERTIES LABELS "${arg_LABELS}" SKIP_RETURN_CODE 77)
+  elixir_time_limit(${arg_TIMEOUT} ${name})
   # LibTorch's OpenMP threads would wait for one another in loops, with the cores that other tests need.
   set_tests_properties(${name} PROPERTIES ENVIRONMENT_MODIFICATION OMP_WAIT_POLICY=set:passive)
 endfunction()

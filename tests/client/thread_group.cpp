@@ -12,7 +12,7 @@
 namespace elixir::test {
 namespace {
 
-constexpr std::chrono::seconds kPatience{60};
+constexpr std::chrono::seconds kPatience{240};
 
 }  // namespace
 

@@ -36,7 +36,7 @@ TEXT = ['--data', os.path.join(REPOSITORY, 'docs', 'training.md')]
 ENDLESS = ['--steps', '1000000', '--log-every', '1']
 
 # Time for what must happen at some time, on a machine that may be busy.
-PATIENCE_S = 60
+PATIENCE_S = 240
 
 # What a group's shared memory may differ by without being left over: how the kernel counts, in batches
 # a core. The states of one rank of nano alone take 50 MB.

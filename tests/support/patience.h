@@ -8,7 +8,7 @@
 
 namespace elixir::test {
 
-inline constexpr double kPatienceS = 60;  // for what must happen at some time
+inline constexpr double kPatienceS = 240;  // for what must happen at some time
 inline constexpr int kPatienceMs = static_cast<int>(kPatienceS * 1000);
 
 // Asks again and again; false when the condition does not hold within the limit.
