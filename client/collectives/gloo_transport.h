@@ -1,8 +1,8 @@
 #pragma once
 
-// Sends and receives between any two ranks of a job, over Gloo's connections. Unlike Gloo's own
-// collectives, another thread can interrupt them. When a rank has died, every wait here ends with
-// an error that names it.
+// Sends and receives between any two ranks of a job, over Gloo's connections. Another thread can
+// interrupt them, unlike Gloo's own collectives. When a rank has died, every wait here ends with an
+// error that names it.
 
 #include <c10/util/intrusive_ptr.h>
 

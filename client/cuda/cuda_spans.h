@@ -88,7 +88,7 @@ class CudaSpans {
   // How many finished steps are kept until they are taken.
   static constexpr size_t kKeptSteps = 8;
 
-  // Sets null if the device is too far behind.
+  // Sets the event to null if the device is too far behind.
   CudaResult timed_event(CudaEvent* event) ELIXIR_REQUIRES(mutex_);
   CudaResult begin_locked(CudaStream stream, Begin* begin) ELIXIR_REQUIRES(mutex_);
   CudaResult end_locked(CudaStream stream, Begin begin, Stream row, uint64_t bytes,

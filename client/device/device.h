@@ -113,7 +113,7 @@ class Device {
   // go into a CUDA graph that is being captured.
   virtual void begin_operator(const char* name) { (void)name; }
   // The calling thread has enqueued the operator, and later work on kCompute runs behind it. A
-  // HostDevice that emulates a slower device spends the operator's time here.
+  // PacedDevice spends the operator's time here.
   virtual void end_operator() {}
 
   // ---- when operators ran, if that is not when the host enqueued them ----

@@ -38,7 +38,7 @@ class FinishedWork final : public CollectiveWork {
   void wait() override {}
 };
 
-// While it lives, a stream is entered.
+// While it lives, collectives use one stream (CollectiveGroup::enter).
 class EnteredStream {
  public:
   virtual ~EnteredStream() = default;
@@ -106,9 +106,9 @@ class CollectiveGroup {
   double mean(double mine);
 
   // Checks that all ranks have made the same collectives in the same order, and post the same
-  // hyperparameters. The arguments are a running `hash` of this rank's collectives (kind, chunk)
-  // and `terms`, a hash of the hyperparameters. Throws kProtocol, on every rank, and names the
-  // ranks that differ from the others. Returns the bitwise or of all ranks' flags.
+  // hyperparameters. The argument `hash` is a running hash of this rank's collectives (kind,
+  // chunk), and `terms` is a hash of the hyperparameters. Throws kProtocol, on every rank, and
+  // names the ranks that differ from the others. Returns the bitwise or of all ranks' flags.
   uint32_t agree(uint32_t step, uint64_t hash, uint32_t flags, uint64_t terms = 0);
 
   // No rank returns before every rank has made this call of the program (is_call). It also compares
@@ -119,7 +119,7 @@ class CollectiveGroup {
 
   // Throws once a rank is known to be lost or a collective has failed, within some seconds for
   // NCCL. Call it after a wait for a GPU's stream, before you use the results: an aborted
-  // collective leaves any bytes there.
+  // collective leaves arbitrary bytes there.
   virtual void check() const = 0;
   // Waits for an event of the device that is behind collectives; kTimedOut after timeout_s. Do not
   // use Device::synchronize for it: a stream may hold a collective that another rank never joins.
