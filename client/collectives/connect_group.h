@@ -1,14 +1,14 @@
 #pragma once
 
 // A CollectiveGroup of processes, over NCCL and Gloo. Blocks of parameters and gradients go through
-// NCCL's communicator, where one is given, else through Gloo's connections; small values of the
-// host always through Gloo's.
+// NCCL's communicator if the options have one, otherwise through Gloo's connections. Small values
+// of the host always go through Gloo's connections.
 //
-// Over Gloo's connections the collectives are written here, on its sends and receives: c10d's own
-// reduce-scatter for Gloo is an all-reduce of a copy, its all-gather gathers into a copy, and none
-// of its collectives can be broken off. These send each shard once, straight from and into the
-// block; they sum in FP32 in the order of ranks, so that every rank computes what the host exchange
-// would; and when a rank has died they end, with its name, on all others.
+// The collectives over Gloo's connections are written here, on its sends and receives. The
+// reduce-scatter of c10d for Gloo is an all-reduce of a copy, and its all-gather gathers into a
+// copy. None of its collectives can be interrupted. The collectives here send each shard once,
+// straight from and into the block. They sum in FP32 in rank order, so every rank computes what the
+// host exchange would. When a rank has died, they end on all other ranks, and the error names it.
 
 #include <c10/core/Device.h>
 #include <c10/util/intrusive_ptr.h>
@@ -31,16 +31,16 @@ struct CollectiveOptions {
   CollectiveOptions& operator=(const CollectiveOptions&);
   ~CollectiveOptions();  // c10d::Backend is only declared here
 
-  // NCCL's communicator of the same ranks, for blocks on `device`. None: blocks lie on the host.
+  // NCCL's communicator of the same ranks, for blocks on `device`. Null: blocks lie on the host.
   c10::intrusive_ptr<c10d::Backend> data;
   c10::Device device = c10::Device(c10::DeviceType::CPU);
-  // How long a rank may wait for another that is alive: it may evaluate or save meanwhile. 0: the
+  // How long a rank may wait for another that is alive (it may be evaluating or saving). 0: the
   // environment variable ELIXIR_COLLECTIVE_TIMEOUT_S, else CollectiveGroup::kDefaultTimeoutSeconds.
   double timeout_s = 0;
 };
 
-// Connects every rank with every other. All ranks; the rendezvous outlives the group. What its
-// functions throw names the rank that died or did not join in time.
+// Connects every rank with every other. All ranks call it. The rendezvous must outlive the group.
+// Errors of the group's functions name the rank that died or did not join in time.
 Result<std::unique_ptr<CollectiveGroup>> connect_group(const Rendezvous& rendezvous,
                                                        const CollectiveOptions& options = {});
 

@@ -20,16 +20,16 @@ namespace elixir {
 // forever, and so does a thread that waits for the device. So another thread must call ask().
 class DeviceWorks {
  public:
-  // timeout_s: limit of one collective, from its start.
+  // timeout_s: the limit for one collective, from its start.
   DeviceWorks(c10::Device device, double timeout_s) : device_(device), timeout_s_(timeout_s) {}
 
-  // Called by the thread that makes collectives. `what` lives as long as the program.
+  // Called by the thread that makes collectives. `what` must live as long as the program.
   void add(const char* what, c10::intrusive_ptr<c10d::Work> work,
            CollectiveSignature collective = {});
 
-  // Called by one thread at a time, even by one that is new to the device; it does not block.
-  // Returns an error when a collective has failed: kPeerLost if on another rank, as far as NCCL
-  // knows, kTimedOut if a rank has not joined in time, else kInternal.
+  // Called by one thread at a time, which may be new to the device. It does not block. Returns an
+  // error when a collective has failed: kPeerLost if NCCL knows that it failed on another rank,
+  // kTimedOut if a rank has not joined in time, else kInternal.
   Status ask();
 
   bool all_done() const;  // as of the last ask()

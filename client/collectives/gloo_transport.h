@@ -1,8 +1,8 @@
 #pragma once
 
-// Sends and receives between any two ranks of a job, over Gloo's connections. What is under way can
-// be broken off from another thread, which Gloo's own collectives cannot; when a rank has died
-// every wait here ends with that rank's name.
+// Sends and receives between any two ranks of a job, over Gloo's connections. Another thread can
+// interrupt them, unlike Gloo's own collectives. When a rank has died, every wait here ends with an
+// error that names it.
 
 #include <c10/util/intrusive_ptr.h>
 
@@ -27,8 +27,8 @@ namespace elixir {
 
 class GlooTransport {
  public:
-  // All ranks; returns when all are connected. timeout_s: of a wait for a rank that is alive. The
-  // rendezvous outlives it.
+  // All ranks call it; it returns when all are connected. timeout_s: the limit of a wait for a rank
+  // that is alive. The rendezvous must outlive the transport.
   static Result<std::unique_ptr<GlooTransport>> connect(const Rendezvous& rendezvous,
                                                         double timeout_s);
   ~GlooTransport();
@@ -37,14 +37,15 @@ class GlooTransport {
   uint32_t rank() const { return rendezvous_.rank(); }
   uint32_t size() const { return rendezvous_.size(); }
 
-  // Ends everything that is under way, and all that is begun from now on. Any thread.
+  // Ends all transfers in progress and all that begin later. Any thread.
   void abort();
 
-  // Not ok once something has failed or been aborted.
+  // Not ok once a rank has died, a transfer has failed, or abort() was called.
   Status status() const;
 
-  // Why something failed that `what` says: the death of a rank, if that becomes known within some
-  // seconds, else `cause` in a status of the code given, which the other ranks are told, too.
+  // Aborts the transport after a failure that `what` describes, and returns the reason. This is the
+  // death of a rank if one is known. Except with kTimedOut, it waits some seconds for such news.
+  // Otherwise the reason is `cause` with `code`, and it is reported to the other ranks.
   Status explain(Code code, const std::string& what, const std::string& cause);
 
  private:
@@ -62,8 +63,8 @@ class GlooTransport {
   const double timeout_s_;
   c10::intrusive_ptr<c10d::Backend> gloo_;  // null when there is one rank
 
-  // of the thread that makes transfers
-  uint64_t transfers_ = 0;  // so far
+  // for the thread that makes transfers
+  uint64_t transfers_ = 0;  // number of Transfers made so far
 
   mutable Mutex mutex_;
   // Owned by their Transfers.
@@ -72,24 +73,26 @@ class GlooTransport {
   std::atomic<bool> aborted_ = false;         // or failed
 };
 
-// What one collective sends and receives; a message is matched with the peer's message of the
-// same place among those of its Transfers, and its Transfers with the peer's of the same number and
-// signature: should ranks make different collectives, they wait, and PeerWatch finds out.
-// Used by one thread. The memory must stay until wait() has returned or thrown; an object that goes
-// without a wait aborts the transport.
+// The sends and receives of one collective. They pair with the peer's Transfers of the same number
+// and signature, and there in the order of the calls. If ranks make different collectives, they
+// wait, and PeerWatch reports it.
+//
+// Used by one thread. The memory must stay until wait() has returned or thrown. The destructor
+// aborts the transport unless wait() has returned.
 class Transfers {
  public:
   Transfers(GlooTransport& transport, CollectiveSignature collective);
   ~Transfers();
   Transfers(const Transfers&) = delete;
 
-  // Begin; nothing happens for no bytes. Throw elixir::Error.
+  // Each begins a transfer; with 0 bytes it does nothing. Both throw elixir::Error.
   void receive(uint32_t from, std::byte* memory, size_t bytes);
   void send(uint32_t to, const std::byte* memory, size_t bytes);
-  // This rank's shard of `block` to all, and theirs to their places.
+  // Begins to send this rank's shard of `block` to all ranks, and to receive theirs in their
+  // places.
   void gather(std::byte* block, size_t shard_bytes);
 
-  // Returns when all of them are done; throws elixir::Error when one fails.
+  // Returns when all transfers are done; throws elixir::Error when one fails.
   void wait();
 
  private:
@@ -97,7 +100,7 @@ class Transfers {
     c10::intrusive_ptr<c10d::Work> work;
     uint32_t peer;
   };
-  // begin(tensors, rank) is Gloo's; it reads or writes the memory.
+  // begin(tensors, rank) calls Gloo, which reads or writes the memory.
   template <typename Begin>
   void add(uint32_t peer, const std::byte* memory, size_t bytes, const Begin& begin);
 
@@ -106,7 +109,7 @@ class Transfers {
   const uint64_t number_;  // from 1 on
   const int tag_;
   std::vector<Transfer> transfers_;
-  size_t done_ = 0;  // of transfers_, from the first on
+  size_t done_ = 0;  // number of finished transfers at the front of transfers_
 };
 
 }  // namespace elixir

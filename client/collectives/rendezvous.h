@@ -1,8 +1,9 @@
 #pragma once
 
 // The ranks of a job find one another here, on one node or several, through a c10d::TCPStore at the
-// launch environment's master address. Rank 0 hosts the store, or torchrun if it says so. Keys are
-// prefixed with the job's name, so that two jobs, or two starts of one, never mix in one store.
+// launch environment's master address. Rank 0 hosts the store, unless torchrun does
+// (LaunchEnvironment::starter_hosts_store). Keys are prefixed with the job's name, so that two
+// jobs, or two starts of one, never mix in one store.
 //
 // Afterwards each rank knows the others (members), learns of their deaths (watch), and can make
 // communicators (store).
@@ -26,8 +27,8 @@ class Store;
 namespace elixir {
 
 struct RendezvousOptions {
-  std::string gpu_uuid;  // of the GPU this rank computes on; "" on CPUs
-  // Limit for all ranks to join; they may start minutes apart. 0: the environment variable
+  std::string gpu_uuid;  // the GPU on which this rank computes; "" on CPUs
+  // The time within which all ranks must join; they may start minutes apart. 0: the variable
   // ELIXIR_RENDEZVOUS_TIMEOUT_S, else kDefaultTimeoutSeconds.
   double timeout_s = 0;
   static constexpr double kDefaultTimeoutSeconds = 300;
@@ -46,8 +47,9 @@ class Rendezvous {
   uint32_t size() const;
   const std::vector<Member>& members() const;  // by rank
 
-  // This node's numeric address for the other ranks: that of GLOO_SOCKET_IFNAME if it is set, else
-  // loopback on one node, else that of the route to the master address.
+  // This node's numeric address for the other ranks. If GLOO_SOCKET_IFNAME is set, it is that
+  // interface's address. Otherwise it is loopback if there is one node, and with several nodes the
+  // local address of the route to the master address.
   const std::string& address() const;
 
   // For communicators; keys of different users need different prefixes (c10d::PrefixStore).

@@ -23,7 +23,7 @@ namespace elixir {
 class CudaDevice final : public Device {
  public:
   // Makes the device the calling thread's current one. `memory_limit_bytes`: for torch and Elixir
-  // together; 0: as much as there is. Throws elixir::Error.
+  // together; 0: no limit. Throws elixir::Error.
   CudaDevice(std::unique_ptr<CudaDriver> driver, int index, uint64_t memory_limit_bytes);
   // Waits until the device has done all work of this process.
   ~CudaDevice() override;
@@ -88,13 +88,13 @@ class CudaDevice final : public Device {
   CudaSpans spans_{*driver_, log_};
   const int index_;
   uint64_t memory_limit_bytes_;
-  std::vector<TorchStream> own_streams_;       // kUpload and on
+  std::vector<TorchStream> own_streams_;       // from kUpload on
   std::optional<TorchStream> compute_stream_;  // torch's stream for the last work on kCompute
-  std::optional<DeviceEvent> handed_over_;     // orders the next such stream after the last
+  std::optional<DeviceEvent> handed_over_;     // orders a new compute stream behind the last
   std::optional<DeviceEvent> step_ended_;
-  mutable Mutex events_mutex_;  // events are made and waited for by different threads
+  mutable Mutex events_mutex_;  // different threads make events and wait for them
   std::vector<CudaEvent> events_ ELIXIR_GUARDED_BY(events_mutex_);
-  CudaSpans::Begin collective_begins_[kStreams];  // of kGather and kReduce
+  CudaSpans::Begin collective_begins_[kStreams];  // for kGather and kReduce
   std::vector<void*> memory_, host_memory_;
   std::map<const std::byte*, size_t> pinned_;  // address to bytes
 };

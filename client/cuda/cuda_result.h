@@ -7,7 +7,7 @@
 
 namespace elixir {
 
-// A cudaError_t, without CUDA's headers. Named are those that Elixir tells apart.
+// A cudaError_t, without CUDA's headers. Only the results that Elixir distinguishes have names.
 enum class CudaResult : int {
   kSuccess = 0,
   kInvalidValue = 1,
@@ -28,15 +28,15 @@ enum class CudaResult : int {
   kSystemDriverMismatch = 803,
 };
 
-// What to do about it: a sentence without its full stop.
+// The remedy for the error: a sentence without its full stop.
 std::string_view cuda_remedy(CudaResult result);
 
-// Whether nothing more can be done on the device in this process (a kernel or the device failed).
+// Whether this process cannot use the device any more, because a kernel or the device failed.
 bool cuda_context_is_lost(CudaResult result);
 
-// "CUDA failed to WHAT: TEXT (NAME); REMEDY". kResourceExhausted when memory is lacking,
-// kUnavailable when there is no usable device or driver, else kInternal. `text` and `name` as CUDA
-// gives them.
+// "CUDA failed to WHAT: TEXT (NAME); REMEDY". `text` and `name` are CUDA's. The code is
+// kResourceExhausted without memory, kUnavailable without a usable device or driver, else
+// kInternal.
 Status cuda_status(CudaResult result, std::string_view text, std::string_view name,
                    std::string_view what);
 

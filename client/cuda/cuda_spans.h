@@ -40,15 +40,15 @@ class CudaSpans {
   // The result of begin(), for end(). With a null event (not recording) end() does nothing.
   struct Begin {
     CudaEvent event = nullptr;
-    size_t anchor = 0;  // of anchors_
+    size_t anchor = 0;  // index in anchors_
   };
   CudaResult begin(CudaStream stream, Begin* begin);
   // `row` and `bytes` as in StreamSpan.
   CudaResult end(CudaStream stream, const Begin& begin, Stream row, uint64_t bytes);
 
   // Operators of one stream, as in Device. operators_run() and operators_wait() alternate; a second
-  // call of the same kind does nothing. operators_wait() tells whether they ran. Only the thread
-  // that runs the model calls these (autograd's, while that one waits), except
+  // call of the same kind does nothing. operators_wait() sets `ran` to whether they ran. Only the
+  // thread that runs the model calls these (or autograd's thread, while the first waits), except
   // take_operator_times().
   bool operators_running() const { return operators_.event != nullptr; }
   CudaResult operators_run(CudaStream stream);
@@ -88,7 +88,7 @@ class CudaSpans {
   // How many finished steps are kept until they are taken.
   static constexpr size_t kKeptSteps = 8;
 
-  // Sets null if the device is too far behind.
+  // Sets the event to null if the device is too far behind.
   CudaResult timed_event(CudaEvent* event) ELIXIR_REQUIRES(mutex_);
   CudaResult begin_locked(CudaStream stream, Begin* begin) ELIXIR_REQUIRES(mutex_);
   CudaResult end_locked(CudaStream stream, Begin begin, Stream row, uint64_t bytes,
@@ -110,9 +110,9 @@ class CudaSpans {
   Anchor anchors_[2] ELIXIR_GUARDED_BY(mutex_);
   size_t anchor_ ELIXIR_GUARDED_BY(mutex_) = 0;
   std::vector<CudaEvent> events_ ELIXIR_GUARDED_BY(mutex_);
-  std::vector<CudaEvent> free_events_ ELIXIR_GUARDED_BY(mutex_);  // of events_, not in use
+  std::vector<CudaEvent> free_events_ ELIXIR_GUARDED_BY(mutex_);  // those not in use
   Queue pending_[kStreams] ELIXIR_GUARDED_BY(mutex_);             // by row, oldest first
-  int64_t row_end_ns_[kStreams] ELIXIR_GUARDED_BY(mutex_) = {};   // of the last span logged
+  int64_t row_end_ns_[kStreams] ELIXIR_GUARDED_BY(mutex_) = {};   // end of the last logged span
   // The end of the last logged span of operators.
   CudaEvent last_operator_ ELIXIR_GUARDED_BY(mutex_) = nullptr;
   // The step whose spans are being logged.

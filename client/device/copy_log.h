@@ -10,11 +10,11 @@
 
 namespace elixir {
 
-// How long each direction of the link was busy and, once asked for, when each copy and each
-// collective ran. Any thread.
+// Records how long each direction of the link was busy. After keep_spans(), it also records when
+// each copy, collective and run of operators took place. Any thread may call it.
 class CopyLog {
  public:
-  // Of something that is done.
+  // REQUIRES: the work is done.
   void add(const StreamSpan& span) {
     const auto ns = static_cast<uint64_t>(span.end_ns - span.begin_ns);
     if (span.stream == Stream::kUpload) {
@@ -30,7 +30,7 @@ class CopyLog {
   }
   LinkTimes link_times() const { return {h2d_ns_, d2h_ns_, h2d_bytes_, d2h_bytes_}; }
 
-  // One span more or less does not matter when it begins: relaxed.
+  // Relaxed: it does not matter whether a span that ends at that moment is kept.
   bool keeps_spans() const { return keep_.load(std::memory_order_relaxed); }
   void keep_spans() { keep_.store(true, std::memory_order_relaxed); }
   std::vector<StreamSpan> take_spans() {

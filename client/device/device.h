@@ -6,10 +6,10 @@
 // other, exactly as in CUDA. HostDevice keeps the same contract: its work is done when a call
 // returns, unless it emulates a link.
 //
-// Threads: the thread that runs the model, and autograd's thread while that one waits in
-// backward(). Any other thread may call done() and synchronize() at the same time. One more thread
-// may enqueue on the swing streams and record events there; no other stream waits for these. Calls
-// that can fail throw elixir::Error.
+// Threads: The thread that runs the model makes the calls, or autograd's thread while the first
+// waits in backward(). Any other thread may call done() and synchronize() at the same time. One
+// more thread may enqueue on the swing streams and record events there; no other stream waits for
+// these. Calls that can fail throw elixir::Error.
 
 #include <atomic>
 #include <cstddef>
@@ -45,7 +45,7 @@ class Device {
   virtual int cuda_index() const { return -1; }  // as CUDA numbers devices; -1: the CPU
 
   // A thread other than the one that made the Device calls this before any other call. Otherwise
-  // CUDA would make a context on the device that new threads begin with, the first one.
+  // CUDA would make a context on device 0, the default of new threads.
   virtual void make_current() {}
 
   // Whether copies are done when a call returns, and a small copy costs no more per byte than a
@@ -93,13 +93,13 @@ class Device {
   virtual void squared_norm(Stream stream, ComputeType type, const std::byte* values, size_t numel,
                             std::byte* result) = 0;
 
-  // Adds a micro-step's gradients, `numel` of `type`, to their FP32 sums, or, with `begins`, sets
-  // the sums to them. Bit for bit optim::take_gradients.
+  // Adds a micro-step's gradients, `numel` of `type`, to their FP32 sums. With `begins`, it sets
+  // the sums to them instead. Bit for bit optim::take_gradients.
   virtual void sum_gradients(Stream stream, ComputeType type, const std::byte* grads, size_t numel,
                              float* sums, bool begins) = 0;
 
-  // The caller enqueues one or more collectives next, until it records the stream. Returns the
-  // stream that must be LibTorch's current one for them; empty: the current one stays.
+  // Call it before you enqueue one or more collectives, and record the stream behind them. Returns
+  // the stream that must be LibTorch's current one for them; empty: the current one stays.
   virtual std::optional<TorchStream> begin_collective(Stream stream) = 0;
 
   // ---- order ----
@@ -113,7 +113,7 @@ class Device {
   // go into a CUDA graph that is being captured.
   virtual void begin_operator(const char* name) { (void)name; }
   // The calling thread has enqueued the operator, and later work on kCompute runs behind it. A
-  // HostDevice that emulates a slower device spends the operator's time here.
+  // PacedDevice spends the operator's time here.
   virtual void end_operator() {}
 
   // ---- when operators ran, if that is not when the host enqueued them ----
@@ -129,8 +129,8 @@ class Device {
   // All operators of the step are enqueued; they wait from now on. The next work on kDownload runs
   // behind them: once it is done, their times can be taken.
   virtual void operators_end(uint32_t step) { (void)step; }
-  // The times of the oldest step whose operators are done, each step once, of the last few. It does
-  // not block.
+  // Takes the times of the oldest finished step that nobody has taken; only the last few steps are
+  // kept. It does not block.
   virtual std::optional<OperatorTimes> take_operator_times() { return std::nullopt; }
 
   // ---- counters, since construction; readable by any thread ----
@@ -142,11 +142,11 @@ class Device {
   // not counted.
   virtual uint64_t peak_bytes() { return 0; }
   virtual LinkTimes link_times() = 0;
-  // Turns link_times() on where they have a cost: on CUDA, two timing events per copy. They count
+  // Turns link_times() on if measuring has a cost: on CUDA, two timing events per copy. They count
   // from now on and are 0 before.
   virtual void time_copies() {}
 
-  // For a trace: records when each copy ran, from now on, until it is taken. Implies time_copies().
+  // For a trace: keeps a span of each copy from now on, until it is taken. Implies time_copies().
   virtual void keep_spans() = 0;
   // The spans that are done and were not taken before. If the device runs behind the host, a span
   // on kCompute is the operators between two waits.

@@ -10,20 +10,20 @@
 
 namespace elixir {
 
-// This rank's states of the chunks placed on the GPU, and their update on the device: its shard's
-// parameters, the bits that complete them to FP32 masters, and moments. Chunks are numbered as in
+// This rank's states of the chunks placed on the GPU: its shard's parameters, the bits that
+// complete them to FP32 masters, and moments. The device updates them. Chunks are numbered as in
 // shm::Shape, from shape.n_chunks on. Throws elixir::Error.
 class DeviceStates {
  public:
-  // With `sums`, the memory for FP32 sums over micro-steps is allocated now, else when a step first
-  // has a second micro-step.
+  // With `sums`, the memory for FP32 sums over micro-steps is allocated now, otherwise when a step
+  // first has a second micro-step.
   DeviceStates(Device& device, const shm::Shape& shape, uint32_t rank,
                const std::vector<shm::ParameterPlace>& places, bool sums);
 
   // shard_numel elements of the compute type.
   std::byte* param(uint32_t chunk) const;
-  // Memory for as many gradients of a micro-step. They are written between the two calls below, on
-  // the stream given to these, kCompute or kReduce. Micro-step 1 begins a step anew.
+  // Memory for shard_numel gradients of a micro-step. Write them between the two calls below, on
+  // the stream that you pass to both: kCompute or kReduce. Micro-step 1 begins a new step.
   std::byte* grads(uint32_t chunk) const;
   void begin_micro_step(uint32_t chunk, uint32_t micro_step, Stream stream);
   void end_micro_step(uint32_t chunk, uint32_t micro_step, Stream stream);
@@ -32,13 +32,14 @@ class DeviceStates {
   // memory.
   void squared_norm(Stream stream, uint32_t chunk, std::byte* result);
 
-  // FP32 masters of the shard, host memory: shard_end - shard_begin of them. Waits for the device.
+  // `values` is host memory for shard_end - shard_begin FP32 values: the shard's masters, or one of
+  // its moments. All three wait for the device.
   void load(uint32_t chunk, const float* values);
   void read_masters(uint32_t chunk, float* values);
   void read_moment(uint32_t chunk, uint32_t moment, float* values);
   // The image of the shard, as shm::Shape lays it out (image_bytes): parameters, the bits that
-  // complete their masters, moments. Elements behind the last rank's end are left as they are.
-  // Waits for the device.
+  // complete their masters, moments. Elements behind the last rank's end are left as they are. Both
+  // wait for the device.
   void read_image(uint32_t chunk, std::byte* image);
   void load_image(uint32_t chunk, const std::byte* image);
 
@@ -64,14 +65,14 @@ class DeviceStates {
   void allocate_sums();
   void add_to_sum(uint32_t chunk, bool begins, Stream stream);
   float* grad_sum(uint32_t chunk) const;  // null: the chunk has none in this step
-  uint64_t first(uint32_t chunk) const;   // index of its elements in each array
+  uint64_t first(uint32_t chunk) const;   // index of its first element in each array
   std::byte* master(uint32_t chunk) const;
   void wait_for(Stream stream);
 
   Device& device_;
   const shm::Shape shape_;
   const uint64_t shard_begin_;
-  const uint64_t used_numel_;  // of a shard: the rest is behind the last rank's end
+  const uint64_t used_numel_;  // per shard; the rest is behind the last rank's end
   std::byte* params_ = nullptr;
   std::byte* masters_ = nullptr;  // null with FP32, where the parameter is the master
   float* moments_[kMaxMoments] = {};

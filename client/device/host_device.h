@@ -9,11 +9,11 @@
 
 namespace elixir {
 
-// Everything on the CPU: "device" memory is ordinary memory, every stream is the calling thread,
-// and all work is done when a call returns. PacedDevice is later than that.
+// Runs everything on the CPU: "device" memory is ordinary memory, every stream is the calling
+// thread, and all work is done when a call returns. (A PacedDevice may finish it later.)
 class HostDevice : public Device {
  public:
-  // 0: as much as there is.
+  // `memory_limit_bytes` 0: no limit.
   explicit HostDevice(uint64_t memory_limit_bytes = 0) : memory_limit_bytes_(memory_limit_bytes) {}
 
   bool copies_at_once() const override { return true; }
@@ -52,7 +52,7 @@ class HostDevice : public Device {
 
   const uint64_t memory_limit_bytes_;
   std::vector<std::unique_ptr<std::byte, Free>> memory_;
-  int64_t collective_begin_ns_[kStreams] = {};  // of kGather and kReduce; 0: none
+  int64_t collective_begin_ns_[kStreams] = {};  // for kGather and kReduce; 0: none
 
  protected:
   CopyLog log_;

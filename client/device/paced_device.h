@@ -7,7 +7,7 @@
 namespace elixir {
 
 struct HostDeviceOptions {
-  uint64_t memory_limit_bytes = 0;  // 0: as much as there is
+  uint64_t memory_limit_bytes = 0;  // 0: no limit
   // Emulates a device behind a link of this speed; without one, copies are done when a call
   // returns.
   std::optional<HostLink> link = {};
@@ -18,11 +18,11 @@ struct HostDeviceOptions {
 
 // A HostDevice that emulates a slower device, for experiments and tests.
 //
-// With a link, kUpload and kDownload are separate streams (paced_link.h). The calling thread waits
-// for them where kCompute does; for kGather and kReduce it waits when it comes to do their work. A
-// transfer on another stream goes through its direction's stream, behind both. Other work on a copy
-// stream waits for that stream. Swing streams are threads (paced_stream.h) that do only copies and
-// updates.
+// With a link, kUpload and kDownload are separate streams (paced_link.h). When kCompute must wait
+// for them, the calling thread waits. For kGather and kReduce it waits only before it does their
+// work. A transfer on another stream goes through the copy stream of its direction, behind the work
+// of both streams. Updates, norms and sums on a copy stream first wait for that stream. Swing
+// streams are threads (paced_stream.h) that do only copies and updates.
 class PacedDevice final : public HostDevice {
  public:
   // Throws kInvalidArgument for impossible times and speeds.
@@ -70,21 +70,21 @@ class PacedDevice final : public HostDevice {
   LinkPoint point_of(Stream stream);
   Point point_of(DeviceEvent event);
   void wait_for(Stream stream, const LinkPoint& point);
-  // Waits until the calling thread may do the stream's work.
+  // Waits until the calling thread may do the stream's next work.
   void catch_up(Stream stream);
   void stall(const LinkPoint& point);
 
   // constant
   const double operator_us_;
   // the calling thread's
-  LinkPoint awaited_[kStreams];    // by kGather and kReduce, which have not waited yet
-  int64_t operator_end_ns_ = 0;    // of the latest, on the ideal clock; 0: there was none
-  int64_t operator_begin_ns_ = 0;  // of the one in hand, when the thread came to it
+  LinkPoint awaited_[kStreams];    // kGather and kReduce have not waited for these yet
+  int64_t operator_end_ns_ = 0;    // end of the latest, on the ideal clock; 0: none so far
+  int64_t operator_begin_ns_ = 0;  // when the thread came to the current one
   // any thread's
   Mutex events_mutex_;
   std::vector<Point> events_ ELIXIR_GUARDED_BY(events_mutex_);  // empty without a link
-  std::unique_ptr<PacedLink> link_;  // ends first: memory and log are in use until then
-  // They end before it. Made when first used, by the thread that uses them.
+  std::unique_ptr<PacedLink> link_;  // ends before memory and log, which it uses
+  // They end before link_. Each is made at its first use, by the thread that uses it.
   std::unique_ptr<PacedStream> swings_[kSwingStreams];
 };
 

@@ -1,14 +1,14 @@
 #pragma once
 
-// Emulates a link of a chosen speed between a "device" and a host that share one memory. It has the
-// two copy streams of a HostDevice. Each has a thread that does its copies in order and sleeps
+// Emulates a link of a chosen speed between a "device" and a host that share one memory. It runs
+// the two copy streams of a PacedDevice. Each has a thread that does its copies in order and sleeps
 // while a slower link would still be copying. The bytes are really copied.
 //
 // Each stream has an ideal clock. A copy begins when it was enqueued or when the one before it
 // ended, whichever is later, and takes the latency and its bytes at the direction's rate. A thread
 // that wakes up late catches up, so lateness does not add up. The clock follows the real time only
 // if copying itself is slower than the link. While both directions copy, each has half of the joint
-// limit, or the share that the other leaves.
+// limit, or what the other leaves if that is more.
 
 #include <cstddef>
 #include <cstdint>
@@ -23,7 +23,7 @@
 
 namespace elixir {
 
-// The latest wake-up that the ideal clocks of copies and operators catch up.
+// The most lateness that the ideal clocks of copies and operators catch up.
 inline constexpr int64_t kMostLateNs = 10'000'000;
 
 // Sleeps until a time of CLOCK_MONOTONIC; returns at once if it is past.
@@ -38,7 +38,7 @@ struct LinkPoint {
 // order of the calls. Nothing here fails once the threads run.
 class PacedLink {
  public:
-  // Throws std::system_error when no thread can be had. `log` outlives the link.
+  // Throws std::system_error when a thread cannot start. `log` must outlive the link.
   PacedLink(const HostLink& link, CopyLog& log);
   ~PacedLink();  // returns when all enqueued work is done
   PacedLink(const PacedLink&) = delete;
@@ -46,16 +46,16 @@ class PacedLink {
 
   // ---- enqueued ----
 
-  // Over the link, in the stream's direction; returns the point behind it.
+  // Copies over the link, in the stream's direction; returns the point behind the copy.
   LinkPoint transfer(Stream stream, std::byte* to, const std::byte* from, size_t bytes);
-  // On the device: takes no time of the link.
+  // Copies on the device, which takes no time of the link.
   void copy(Stream stream, std::byte* to, const std::byte* from, size_t bytes);
   void zero(Stream stream, std::byte* memory, size_t bytes);
   void wait(Stream stream, const LinkPoint& point);
 
   // ---- order ----
 
-  LinkPoint end(Stream stream);  // after what is enqueued on it now
+  LinkPoint end(Stream stream);  // the point behind all that is enqueued on it now
   bool done(const LinkPoint& point);
   void synchronize(const LinkPoint& point);  // the caller waits
 
@@ -78,7 +78,7 @@ class PacedLink {
     int64_t clock_ns = 0;  // when the last transfer ended; written by its own thread alone
   };
   struct Worker {
-    CondVar work = {};  // its line has some, or the link ends
+    CondVar work = {};  // its line has work, or the link ends
     std::thread thread = {};
   };
 

@@ -1,8 +1,8 @@
 #pragma once
 
 // A stream of a PacedDevice beside the link's two. Its own thread does copies of both directions
-// and updates one after another, as a CUDA stream would. A copy joins the queue of its direction
-// once no work of another kind is before it on the stream. An update takes its real time.
+// and updates one after another, as a CUDA stream would. The link gets a copy once all work before
+// it on this stream is done, except copies in the same direction. An update takes its real time.
 
 #include <array>
 #include <cstdint>
@@ -18,7 +18,7 @@ namespace elixir {
 // Any thread may call anything; operations are in the order of the calls.
 class PacedStream {
  public:
-  // `link` outlives it. Throws std::system_error when no thread can be had.
+  // `link` must outlive the stream. Throws std::system_error when a thread cannot start.
   explicit PacedStream(PacedLink& link);
   ~PacedStream();  // returns when all enqueued work is done
   PacedStream(const PacedStream&) = delete;
@@ -40,7 +40,7 @@ class PacedStream {
     size_t bytes = 0;
     optim::UpdateSpan span = {};
     std::array<const void*, optim::kMaxGrads> grads =
-        {};  // span.grads', whose array is the caller's
+        {};  // a copy of span.grads: the caller owns that array
     optim::AdamStep step = {};
   };
   void enqueue(const Operation& operation);
@@ -52,7 +52,7 @@ class PacedStream {
   CondVar changed_;
   bool ending_ ELIXIR_GUARDED_BY(mutex_) = false;
   std::deque<Operation> queue_ ELIXIR_GUARDED_BY(mutex_);
-  // Copies that the link has, all of one direction, and the point behind the last.
+  // The number of copies that the link has, their common direction, and the point behind the last.
   uint64_t under_way_ ELIXIR_GUARDED_BY(mutex_) = 0;
   Stream direction_ ELIXIR_GUARDED_BY(mutex_) = Stream::kUpload;
   LinkPoint copied_ ELIXIR_GUARDED_BY(mutex_);

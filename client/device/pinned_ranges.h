@@ -10,12 +10,14 @@
 
 namespace elixir {
 
-// Page-locks ranges for the device while it lives, in pieces of at most `piece_bytes`, cut between
-// slots: CUDA refuses a copy that crosses two pieces. One slot, or a range that has none, is one
-// piece however long. With progress in the log once it takes longer than 2 s. What the system
-// refuses to lock stays as it is: one loud warning with cause and remedy, and copies that are
-// slower and hold up the host. Ends before the ranges are unmapped and before the device, and waits
-// for the device's copies first.
+// Page-locks ranges for the device while it lives. It cuts a range between slots into pieces of at
+// most `piece_bytes`, because CUDA rejects a copy that crosses two pieces. A single slot, or a
+// range without slots, is one piece of any length. If it takes longer than 2 s, it logs its
+// progress. If the system does not lock a piece, one warning gives the cause and the remedy. Copies
+// of that memory then are slower and hold up the host.
+//
+// It must end before the ranges are unmapped and before the device. The destructor first waits for
+// the device's copies.
 class PinnedRanges {
  public:
   PinnedRanges(Device& device, const std::vector<HostRange>& ranges,
@@ -34,7 +36,7 @@ class PinnedRanges {
   Device& device_;
   std::vector<const std::byte*> pieces_;
   uint64_t pinned_bytes_ = 0, refused_bytes_ = 0;
-  std::string first_refusal_;  // its text
+  std::string first_refusal_;  // the text of the first error
 };
 
 }  // namespace elixir

@@ -5,9 +5,9 @@
 namespace elixir {
 
 // kCompute is the stream that torch's operators use at the time of the call; the others belong to
-// the device. kGather and kReduce are for collectives. The swing streams belong to a separate
-// thread (client/exchange/swing_runner.h), one per buffer, for copies of both directions and
-// updates in turn.
+// the device. kGather and kReduce are for collectives. The swing streams, one per buffer, belong to
+// a separate thread (client/exchange/swing_runner.h). They run copies of both directions and
+// updates.
 enum class Stream : uint8_t {
   kCompute,
   kUpload,
@@ -26,12 +26,12 @@ inline Stream swing_stream(uint32_t lane) {
 }
 inline bool is_swing(Stream stream) { return stream >= Stream::kSwing0; }
 
-// A copy over the link (kUpload, kDownload: its direction) or a collective (kGather, kReduce), with
-// its times on CLOCK_MONOTONIC.
+// A copy over the link (kUpload, kDownload: its direction), a collective (kGather, kReduce) or
+// operators between two waits (kCompute), with times on CLOCK_MONOTONIC.
 struct StreamSpan {
   Stream stream;
   int64_t begin_ns, end_ns;
-  uint64_t bytes;  // of a copy; 0 for a collective
+  uint64_t bytes;  // 0 unless it is a copy
 };
 
 // How long each direction of the link was busy with finished copies, and how many bytes they had.
@@ -42,8 +42,10 @@ struct LinkTimes {
 // The times of one step's operators on a device that runs behind the host, by the device's clock.
 struct OperatorTimes {
   uint32_t step = 0;
-  uint64_t step_ns = 0;  // from the previous step's last operator (or the first of all) to its own
-  uint64_t busy_ns = 0;  // of it, the time in which they ran
+  // From the end of the previous step's last operator to the end of this step's last one. The first
+  // step begins with its first operator.
+  uint64_t step_ns = 0;
+  uint64_t busy_ns = 0;  // the part of step_ns in which operators ran
 
   bool operator==(const OperatorTimes&) const = default;
 };

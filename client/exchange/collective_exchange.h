@@ -22,20 +22,20 @@ namespace elixir {
 //
 // Ranks pair their collectives only by order. Gathers follow the operators, so every rank must run
 // the same ones. Reductions follow the plan's order backwards, whatever order gradients arrive in;
-// an early chunk waits in its block. Each verdict (CollectiveGroup::agree) and every other call of
-// all ranks first checks that all ranks did the same.
+// an early chunk waits in its block. Before each verdict, and in every other call of all ranks, the
+// ranks check that they made the same collectives (CollectiveGroup::agree, meet).
 //
 // A device runs its collectives one after another, and a reduction waits for the operators that
 // made its gradients. A gather behind it in backward would wait for them, too, and the next
 // operator for the gather. So the reduction is held back until that gather is enqueued, if a gather
-// followed it the last time. That gather brings a chunk that this step has gathered before, so it
-// waits for no update. The new order depends only on the order of gathers and reductions, which all
-// ranks have in common, so it is the same on all ranks.
+// followed it the last time. The gather brings a chunk that this step has gathered before, so it
+// waits for no update. All ranks have the same order of gathers and reductions, and the new order
+// depends only on that.
 // Note: docs/design/elixir.md, "one order of collectives".
 class CollectiveExchange final : public Exchange {
  public:
-  // `order`: the chunks in the usual order of forward passes. `grad_blocks`: how many blocks
-  // collect gradients, which wait there for their turn.
+  // `order`: the chunks in the usual order of forward passes. `grad_blocks`: the number of blocks
+  // in which gradients come together and wait for their turn.
   CollectiveExchange(Session& session, Device& device, CollectiveGroup& group,
                      const shm::StepRules& rules, const std::vector<shm::ParameterPlace>& places,
                      const std::vector<uint32_t>& order, uint32_t grad_blocks);
@@ -100,29 +100,30 @@ class CollectiveExchange final : public Exchange {
   CollectiveGroup& group_;
   const shm::Shape shape_;
   const shm::StepRules rules_;
-  const uint64_t shard_bytes_;  // of a whole shard
+  const uint64_t shard_bytes_;  // a whole shard's bytes
   const double timeout_s_;
   const std::vector<uint32_t> reduce_order_;
-  const std::vector<std::string> names_;         // of the trained parameters, as the table has them
+  const std::vector<std::string> names_;         // the trained parameters' names, in table order
   std::unique_ptr<DeviceStates> device_states_;  // null: no chunks placed on the GPU
   GradBlocks grad_blocks_;
   // By chunk: micro-steps that wait for their turn, then the one that is being filled.
   std::vector<std::deque<MicroStep>> micro_steps_;
-  std::vector<uint32_t> reduced_;       // by chunk: micro-steps since the last step
+  std::vector<uint32_t> reduced_;       // by chunk: micro-steps reduced since the last step
   size_t next_to_reduce_ = 0;           // in reduce_order_
   std::optional<uint32_t> held_back_;   // the chunk whose reduction waits for a gather
-  std::optional<uint32_t> last_begun_;  // whose turn came last, if no gather came since
-  // by chunk: a chunk's second or later gather in a step follows
+  std::optional<uint32_t> last_begun_;  // the last chunk to be reduced, if no gather came since
+  // By chunk: whether a gather followed its last reduction and brought a chunk that the step had
+  // gathered before.
   std::vector<uint8_t> gather_follows_;
   std::vector<uint32_t> gathered_at_;  // by chunk: the step of the last gather
-  // How often all chunks have been reduced in the step, and how often they will be, as all ranks
-  // know. No rank begins another cycle before all know of it: a rank may have no part in it yet.
+  // How often all chunks have been reduced in the step, and how often the ranks have agreed to do
+  // so. A rank begins another cycle only after they agreed, because every rank must take part.
   uint32_t cycles_ = 0, agreed_cycles_ = 1;
-  std::byte* norms_ = nullptr;    // a NormSum per chunk, of this rank's shard; device memory
-  NormSum* own_norms_ = nullptr;  // their copy
+  std::byte* norms_ = nullptr;    // a NormSum per chunk, for this rank's shard; device memory
+  NormSum* own_norms_ = nullptr;  // copy of norms_ in host memory
   uint64_t d2d_bytes_ = 0;
   uint64_t history_ = 0;  // a hash of the collectives so far
-  uint32_t posted_ = 0;   // the last step
+  uint32_t posted_ = 0;   // the last posted step
   DeviceEvent uploaded_, computed_, shard_reduced_, updated_, done_;
   GradPublisher publisher_;  // last: it ends before what it publishes
 };

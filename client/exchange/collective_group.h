@@ -38,7 +38,7 @@ class FinishedWork final : public CollectiveWork {
   void wait() override {}
 };
 
-// While it lives, a stream is entered.
+// While it lives, collectives use one stream (CollectiveGroup::enter).
 class EnteredStream {
  public:
   virtual ~EnteredStream() = default;
@@ -50,28 +50,29 @@ class CollectiveGroup {
 
   virtual uint32_t rank() const = 0;
   virtual const std::vector<Member>& members() const = 0;  // by rank
-  virtual bool on_host() const = 0;                        // where blocks lie
+  virtual bool on_host() const = 0;                        // blocks lie in host memory
   uint32_t size() const { return static_cast<uint32_t>(members().size()); }
 
-  // How long a rank may wait for another, unless ELIXIR_COLLECTIVE_TIMEOUT_S says it.
+  // How long a rank may wait for another, unless ELIXIR_COLLECTIVE_TIMEOUT_S is set.
   static constexpr double kDefaultTimeoutSeconds = 1800;
 
   // ---- blocks: size() shards of shard_numel elements, one after the other ----
 
-  // While the result lives, collectives of blocks on a GPU begin behind the stream, as
-  // Device::begin_collective gives it, and the stream waits for them. Null for blocks on the host.
+  // `stream` is the result of Device::begin_collective. While the result lives, collectives of
+  // blocks on a GPU begin behind the stream, and the stream waits for them. Null for blocks on the
+  // host.
   virtual std::unique_ptr<EnteredStream> enter(const std::optional<TorchStream>& stream) = 0;
 
-  // Before it, this rank's shard is in its place; afterwards all shards are. shard_numel may differ
-  // from call to call, but not from rank to rank. `chunk`, here and below, is the chunk of the
-  // values. Gloo compares it, so ranks that differ in it fail; NCCL does not.
+  // Before the call, this rank's shard is in its place; afterwards all shards are. The length may
+  // differ from call to call, but not from rank to rank. Here and below, `chunk` is the chunk of
+  // the values. Gloo compares it, so ranks that differ in it fail; NCCL does not.
   virtual std::unique_ptr<CollectiveWork> all_gather(std::byte* block, uint64_t shard_numel,
                                                      ComputeType type,
                                                      uint32_t chunk = kNoChunk) = 0;
-  // Before it, every rank's block is full. Afterwards this rank's shard is the sum over all ranks,
-  // and the other shards are undefined. On the host it is summed in FP32 in the order of ranks and
-  // rounded once; each call in progress takes size() - 1 shards of memory. NCCL uses its own order
-  // and precision.
+  // Before the call, every rank's block is full. Afterwards this rank's shard is the sum over all
+  // ranks, and the other shards are undefined. On the host it is summed in FP32 in the order of
+  // ranks and rounded once; each call in progress takes size() - 1 shards of memory. NCCL uses its
+  // own order and precision.
   virtual std::unique_ptr<CollectiveWork> reduce_scatter(std::byte* block, uint64_t shard_numel,
                                                          ComputeType type,
                                                          uint32_t chunk = kNoChunk) = 0;
@@ -104,32 +105,32 @@ class CollectiveGroup {
   // Adds in the order of ranks, so all ranks get equal bits.
   double mean(double mine);
 
-  // Checks, once per step, that all ranks have made the same collectives in the same order, and
-  // post the same hyperparameters. `hash` is a running hash of this rank's collectives (kind,
-  // chunk), `terms` one of the hyperparameters. Throws kProtocol, on every rank, and names the
-  // ranks that differ from the others. Returns the bitwise or of all ranks' flags.
+  // Checks that all ranks have made the same collectives in the same order, and post the same
+  // hyperparameters. The argument `hash` is a running hash of this rank's collectives (kind,
+  // chunk), and `terms` is a hash of the hyperparameters. Throws kProtocol, on every rank, and
+  // names the ranks that differ from the others. Returns the bitwise or of all ranks' flags.
   uint32_t agree(uint32_t step, uint64_t hash, uint32_t flags, uint64_t terms = 0);
 
-  // No rank returns before every rank has made this call of the program (is_call). It compares the
-  // same as agree(). The error names a rank that does not come, and the call.
+  // No rank returns before every rank has made this call of the program (is_call). It also compares
+  // `step` and `hash`, as agree() does. The error names the call and a rank that does not come.
   void meet(CollectiveKind call, uint32_t step, uint64_t hash);
 
   // ---- failures ----
 
   // Throws once a rank is known to be lost or a collective has failed, within some seconds for
   // NCCL. Call it after a wait for a GPU's stream, before you use the results: an aborted
-  // collective leaves any bytes there.
+  // collective leaves arbitrary bytes there.
   virtual void check() const = 0;
   // Waits for an event of the device that is behind collectives; kTimedOut after timeout_s. Do not
-  // use Device::synchronize there: a stream may hold a collective that another rank never joins.
+  // use Device::synchronize for it: a stream may hold a collective that another rank never joins.
   // Throws as check() does.
   Status await(Device& device, DeviceEvent done, double timeout_s) const;
   // Tells the other ranks why this one ends.
   virtual void report(const Status& failure) = 0;
 
  protected:
-  // `all` has size() pieces of collective.bytes. Before it, this rank's piece is in its place;
-  // afterwards all are.
+  // `all` has size() pieces of collective.bytes. Before the call, this rank's piece is in its
+  // place; afterwards all are.
   virtual void gather_in_place(CollectiveSignature collective, std::byte* all) = 0;
 };
 

@@ -5,9 +5,9 @@
 // are numbered as in shm::Shape: first those placed on the CPU, whose states elixird keeps, then
 // those placed on the GPU, whose states are on the device (client/device/device_states.h).
 //
-// Used by the thread that runs the model (autograd's, while that one waits). If a function says
-// "all ranks", every rank must make the same calls in the same order. Throws elixir::Error;
-// kPeerLost names a rank that died.
+// Used by the thread that runs the model (or autograd's thread, while the first waits). If a
+// function says "all ranks", every rank must make the same calls in the same order. Throws
+// elixir::Error; kPeerLost names a rank that died.
 
 #include <cstddef>
 #include <cstdint>
@@ -46,13 +46,13 @@ class Exchange {
   // hand_out() takes the frozen chunks, then the others, ascending. It writes the values that this
   // rank keeps to `values`; ranks other than 0 may pass anything in them.
   virtual void hand_out(uint32_t chunk, float* values) = 0;
-  // Call it next, with the same values; it returns when elixird has taken them. Any thread, several
-  // chunks at a time; with frozen ones, at most Shape::n_grad_slots() that follow one another.
+  // Call it next, with the same values; it returns when elixird has taken them. Any thread may call
+  // it, for several chunks at a time. Frozen chunks that load at the same time must be consecutive,
+  // and at most Shape::n_grad_slots().
   virtual void load(uint32_t chunk, const float* values) = 0;
   // No rank returns before all have called this, in the same call of the program, and have loaded
-  // their values. The error names a rank that does not come, as far as it is known. A chunk may be
-  // handed out and loaded again later, between two of these calls, while every posted step is
-  // finished.
+  // their values. The error names a rank that does not come, if it is known. Later, a chunk may be
+  // handed out and loaded again between two of these calls, if every posted step is finished.
   virtual void await_loaded(CollectiveKind call) = 0;
 
   // Copies rank 0's bytes to all ranks; every rank passes the same size.
@@ -88,17 +88,18 @@ class Exchange {
 
   // ---- gradients down ----
 
-  // A micro-step has at most one gradient of each of the chunk's parameters, usually one backward
-  // pass. Those of a step count from 1 and are added up in FP32. Call begin_grads before a
-  // micro-step's first gradient; it returns whether the target holds zeros, so that you need not
-  // zero missing gradients. Call grad_target before each gradient; its result is valid until the
-  // next call. Call end_grads when all gradients are there, or on their way on Stream::kCompute
-  // (on_device). All ranks.
+  // A micro-step has at most one gradient of each of the chunk's parameters; usually it is one
+  // backward pass. The micro-steps of a step count from 1, and their gradients are added in FP32.
+  // Call begin_grads before a micro-step's first gradient; it returns whether the target holds
+  // zeros, so that you need not zero missing gradients. Call grad_target before each gradient; its
+  // result is valid until the next call. Call end_grads when all gradients are there, or on their
+  // way on Stream::kCompute (on_device). All ranks.
   virtual bool begin_grads(uint32_t chunk, uint32_t step, uint32_t micro_step) = 0;
   virtual GradTarget grad_target(uint32_t chunk) = 0;
   virtual void end_grads(uint32_t chunk, uint32_t step, uint32_t micro_step) = 0;
-  // Call it once every chunk has had this rank's last micro-step of a step, until it returns false.
-  // True: another rank has one more, in which this rank must take part with zeros. All ranks.
+  // Call it when every chunk has had this rank's last micro-step of a step, until it returns false.
+  // True: another rank has one more micro-step, and this rank must take part in it with zeros. All
+  // ranks.
   virtual bool others_go_on() = 0;
   // Forgets all micro-steps since the last step. REQUIRES: there are some. All ranks.
   virtual void discard_grads() = 0;
@@ -106,16 +107,16 @@ class Exchange {
   // ---- a step; all ranks ----
 
   // Posts the step once all its gradients are where its update reads them. Returns earlier if that
-  // needs no other rank. REQUIRES: every chunk has had a micro-step. `late_metric`: null, or the
-  // place of record.metric once the current work on Stream::kDownload is done.
+  // needs no other rank. REQUIRES: every chunk has had a micro-step. `late_metric`: null, or where
+  // record.metric will be once the current work on Stream::kDownload is done.
   virtual void post(const shm::StepRecord& record, const double* late_metric) = 0;
-  // Returns when elixird has been told of all posts.
+  // Returns when elixird has received all posts.
   virtual void drain() = 0;
   // After a post: updates the chunks placed on the GPU.
   virtual void update_on_device(const optim::ParameterSteps& updates) = 0;
   // The mean over ranks of the metrics that they gave for the last posted step.
   virtual double mean_metric(uint32_t step, double mine) = 0;
-  // Returns when `step` is finished here.
+  // Returns when `step` is finished on this rank.
   virtual void synchronize(uint32_t step) = 0;
 
   // Bytes that this rank has received from other devices since construction: (ranks - 1) shards for

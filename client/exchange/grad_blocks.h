@@ -8,46 +8,48 @@
 
 namespace elixir {
 
-// The gradients of one micro-step of a chunk, on their way down. What was never given is zero.
+// The gradients of one micro-step of a chunk, on their way down. Missing gradients are zeros.
 struct PendingGrads {
   struct Block;
   Block* block = nullptr;      // on the device; null: put aside
-  std::byte* aside = nullptr;  // host memory for it; null: GradBlocks lends some
-  bool holds = false;          // aside: gradients are there
-  bool lent = false;           // aside: by GradBlocks
+  std::byte* aside = nullptr;  // host memory for them; null: GradBlocks lends some
+  bool holds = false;          // gradients are in `aside`
+  bool lent = false;           // GradBlocks has lent `aside`
 };
 
-// The device memory in which gradients of a chunk come together, so that they leave it in one copy
-// and none of torch's tensors is kept for that.
+// The device memory in which the gradients of a chunk come together. So they leave the device in
+// one copy, and no torch tensor is kept for it.
 //
-// Every block is held by one PendingGrads or free, exactly one; every PendingGrads is on the device
-// or aside.
-//   hold()       brings it to the device: into the block that has been free the longest, else into
-//                that of those that were held the longest ago, which are put aside
-//   put_aside()  one copy down; the block is free
-//   end()        it is over; its block is free
-// Free means: kCompute writes into it behind what takes the last gradients out, so that a device
-// that is slow to do so slows down backward, not its memory. However many chunks are incomplete at
-// a time, device memory stays the same, and nothing waits for what is not enqueued yet.
+// Every block is either free or held by one PendingGrads. Every PendingGrads is either on the
+// device or aside.
+// - hold() brings it to the device, into the block that has been free the longest. If no block is
+//   free, the PendingGrads that was used the longest ago is put aside and gives its block.
+// - put_aside() enqueues one copy down and frees the block.
+// - end() is for gradients that are not needed any more, and frees the block.
+//
+// A freed block may still be read. So kCompute writes to it only behind the work that takes the
+// last gradients out. A slow link slows down backward, but it does not use more memory. Device
+// memory does not depend on the number of incomplete chunks, and nothing waits for work that is not
+// enqueued yet.
 // Note: docs/design/elixir.md, "gradient blocks".
 //
-// Used as Exchange is. A PendingGrads stays at its address while it is on the device.
+// Threads: as Exchange. A PendingGrads must stay at its address while it is on the device.
 class GradBlocks {
  public:
   GradBlocks(Device& device, size_t block_bytes, uint32_t n_blocks);
   ~GradBlocks();
   GradBlocks(const GradBlocks&) = delete;
 
-  // Its memory on the device, for what is enqueued on Stream::kCompute from now on, until
-  // the next call.
+  // Returns its memory on the device, for work enqueued on Stream::kCompute between this call and
+  // the next one.
   std::byte* hold(PendingGrads& grads);
 
-  // Enqueues its way to PendingGrads::aside, on Stream::kDownload.
+  // Enqueues its copy to PendingGrads::aside, on Stream::kDownload.
   void put_aside(PendingGrads& grads);
 
-  // What is on `last` now is the last that uses its memory on the device.
+  // Frees its block. The work that is on `last` now must be the last that uses the block.
   void end(PendingGrads& grads, Stream last);
-  // Its gradients do not count.
+  // Like end(), for gradients that do not count.
   void drop(PendingGrads& grads) { end(grads, Stream::kCompute); }
 
  private:
@@ -59,7 +61,7 @@ class GradBlocks {
   Device& device_;
   const size_t block_bytes_;
   std::vector<PendingGrads::Block> blocks_;
-  std::vector<std::byte*> spare_;  // host memory that was lent to pending gradients that are over
+  std::vector<std::byte*> spare_;  // host memory that was lent and is free again
   uint64_t clock_ = 0;
   bool said_full_ = false;
   DeviceEvent computed_, put_aside_, brought_back_;

@@ -13,38 +13,41 @@
 
 namespace elixir {
 
-// Tells elixird of gradients and steps once the device's copies have arrived in shared memory, so
-// that nobody who runs the model waits for them. What has arrived already the caller publishes; for
-// the rest a thread waits, started when it is first needed. Everything is published in the order of
-// the calls. Called by the thread that runs backward and step().
+// Publishes gradients and steps to elixird once the device's copies have arrived in shared memory.
+// If they have arrived already, the caller publishes. Otherwise a thread waits for them, so the
+// model's thread does not; it starts when it is first needed. Everything is published in the order
+// of the calls. Called by the thread that runs backward and step().
 //
-// It also says which gradients elixird adds up: where a step had several micro-steps, or is to have
-// them (StepRules::accumulate), all are summed while backward goes on; in a job that has its first
-// second micro-step, what is in the slot then.
+// It also says which gradients elixird adds to the FP32 sums while backward still runs. These are
+// all gradients, if steps have several micro-steps by rule (StepRules::accumulate) or the last step
+// had several. Otherwise the sum begins with a second micro-step: free_slot() then asks elixird to
+// add the gradients of the first one, which are still in the slot.
 class GradPublisher {
  public:
   GradPublisher(Device& device, Session& session, const shm::StepRules& rules);
-  // What was given is still published, unless the session has failed.
+  // Still publishes everything that was given, unless the session has failed.
   ~GradPublisher();
   GradPublisher(const GradPublisher&) = delete;
 
-  // Publishes the chunk's gradient behind what is on Stream::kDownload now, and on Stream::kUpload
-  // where elixird may overwrite what uploads read before the step is posted.
+  // Publishes the chunk's gradients behind the work that is on Stream::kDownload now. Pass
+  // `behind_uploads` if elixird may update chunks before the post. Then they also go behind the
+  // work on Stream::kUpload, because elixird may overwrite the memory that it reads.
   void publish(uint32_t chunk, uint32_t step, uint32_t micro_step, bool behind_uploads);
 
-  // What was published since the last post does not count. All ranks discard alike.
+  // Gradients published since the last post do not count. All ranks must make the same discards.
   void discard() { ++discards_; }
 
-  // Before the slot is written for this micro-step: waits until what it holds of the step is in the
-  // sums, where that counts.
+  // Call it before you write the slot for this micro-step. If the slot holds gradients of this step
+  // that must be summed, it waits until elixird has added them, or until they do not count.
   void free_slot(uint32_t chunk, uint32_t step, uint32_t micro_step);
 
-  // Posts the step behind everything published before and everything that is on Stream::kUpload and
-  // Stream::kDownload now: once all ranks have posted, the slots that uploads read are written.
-  // `complete` may fill in what copies bring, just before. Waits for the post before to be out.
+  // Posts the step behind everything published before, and behind the work on Stream::kUpload and
+  // Stream::kDownload now. Uploads must be done, because elixird writes the slots that they read
+  // once all ranks have posted. Just before the post, `complete` may set fields of the record that
+  // the copies bring. First waits until the previous post is out.
   void post(const shm::StepRecord& record, std::function<void(shm::StepRecord&)> complete = {});
 
-  // Waits until all is published. Throws what went wrong, as every call does from then on.
+  // Waits until all is published. Throws after a failure, as every later call does.
   void drain();
 
  private:
@@ -66,7 +69,7 @@ class GradPublisher {
   uint32_t several_step_ = 0;  // the last one that had several micro-steps; 0: none
   uint32_t discards_ = 0;      // since the last post
   std::vector<uint32_t>
-      sum_steps_;  // by chunk: whose gradients are the last that were to be summed
+      sum_steps_;  // by chunk: the last step with gradients that elixird adds to the sums
   std::vector<DeviceEvent> downloaded_, uploaded_;  // by chunk
   DeviceEvent all_uploaded_, all_downloaded_;
 
@@ -75,7 +78,7 @@ class GradPublisher {
   std::deque<Item> items_ ELIXIR_GUARDED_BY(mutex_);  // the front is being carried out
   bool stopping_ ELIXIR_GUARDED_BY(mutex_) = false;
   Status failure_ ELIXIR_GUARDED_BY(mutex_);
-  // Of the post in items_: written while none is, read by who carries it out.
+  // For the post in items_. Written only while there is none, and read by the thread that posts.
   shm::StepRecord record_{};
   std::function<void(shm::StepRecord&)> complete_;
   std::thread thread_;

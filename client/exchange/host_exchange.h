@@ -13,14 +13,14 @@ namespace elixir {
 
 // The parameter server, for the ranks of one node. A chunk is gathered by copying its shards
 // straight from every rank's param slots. The whole gradient goes down into this rank's grad slot,
-// in one copy if the device has blocks to collect it. elixird's workers sum the ranks' gradients
-// inside the update, in rank order. It needs no collective and no rendezvous but elixird, and every
-// plan gives the same bits.
+// in one copy if the device has blocks to collect it. The workers of elixird sum the ranks'
+// gradients inside the update, in rank order. There is no collective, and ranks meet only in
+// elixird. Every plan gives the same bits.
 //
-// Chunks placed on the GPU never leave the device; only a rank alone may have them.
+// Chunks placed on the GPU never leave the device; only a job with one rank may have them.
 class HostExchange final : public Exchange {
  public:
-  // `grad_blocks`: how many blocks collect gradients; 0: gradients go straight into their slots.
+  // `grad_blocks`: number of blocks that collect gradients; 0: gradients go straight into slots.
   // REQUIRES: Device::copies_at_once(), or some blocks if any chunk leaves the device.
   HostExchange(Session& session, Device& device, const shm::StepRules& rules,
                const std::vector<shm::ParameterPlace>& places, uint32_t grad_blocks);
@@ -47,7 +47,7 @@ class HostExchange final : public Exchange {
   bool begin_grads(uint32_t chunk, uint32_t step, uint32_t micro_step) override;
   GradTarget grad_target(uint32_t chunk) override;
   void end_grads(uint32_t chunk, uint32_t step, uint32_t micro_step) override;
-  bool others_go_on() override { return false; }  // elixird awaits none after a post
+  bool others_go_on() override { return false; }  // elixird expects none from a rank that posted
   void discard_grads() override;
 
   void post(const shm::StepRecord& record, const double* late_metric) override;
@@ -70,7 +70,7 @@ class HostExchange final : public Exchange {
   GradBlocks grad_blocks_;
   std::vector<PendingGrads> pending_;  // by chunk; put aside in its grad slot
   std::byte* norms_ = nullptr;         // a NormSum per chunk placed on the GPU, device memory
-  NormSum* own_norms_ = nullptr;       // their copy
+  NormSum* own_norms_ = nullptr;       // copy of norms_ in host memory
   DeviceEvent squared_, norms_down_, done_;
   GradPublisher publisher_;  // last: it ends before what it publishes
 };

@@ -16,17 +16,17 @@
 namespace elixir {
 
 // Updates this rank's shards of the swing chunks after each step's verdict. Their states and
-// gradients go up, Adam runs on the device, the new states go down into a spare slot, and elixird
-// is told. This is algorithm 1 of Deep Optimizer States (arXiv 2410.21316) without its fault: it
-// also waits for the last chunks. It has its own thread, a buffer per lane
-// (shm::Shape::n_swing_lanes) and a stream per buffer. Upload, update and download of one chunk run
-// in order, those of chunks in different lanes in parallel.
+// gradients go up, and Adam runs on the device. The new states go down into a spare slot, and the
+// runner reports this to elixird. It follows algorithm 1 of Deep Optimizer States (arXiv
+// 2410.21316) but also waits for the last chunks, which that algorithm forgets. It has its own
+// thread, a buffer per lane (shm::Shape::n_swing_lanes) and a stream per buffer. Upload, update and
+// download of one chunk run in order. Chunks in different lanes run in parallel.
 //
 // Copies go in pieces, and the device has at most kPiecesAtOnce of each direction at a time. So
 // only these delay a gather that an operator waits for, however the device alternates between
 // streams, and the link is never idle.
 //
-// The result has the bits of elixird's update. elixird updates the chunks that a dead rank has not.
+// The result has the bits of elixird's update. If a rank dies, elixird makes its missing updates.
 // Note: docs/design/elixir.md, "swing lanes".
 class SwingRunner {
  public:
@@ -36,11 +36,11 @@ class SwingRunner {
   // REQUIRES: the session's shape has swing chunks. `places`: those of trained parameters, in the
   // order of the parameter table. Throws elixir::Error.
   SwingRunner(Session& session, Device& device, const std::vector<shm::ParameterPlace>& places);
-  // Ends at once, even within a step: the session has failed then.
+  // Ends at once. In the middle of a step, this makes the session fail.
   ~SwingRunner();
   SwingRunner(const SwingRunner&) = delete;
 
-  // The step is posted, or another thread is about to post it. Call it in order, once per step.
+  // Call it once per step, in order, when the step is posted or another thread is about to post it.
   // Waits while the runner is several steps behind.
   void post(uint32_t step);
 
@@ -58,15 +58,15 @@ class SwingRunner {
   };
   struct Lane {
     Stream stream = Stream::kSwing0;
-    std::byte* image = nullptr;  // device memory: a slot's, and the gradients'
+    std::byte* image = nullptr;  // device memory for a slot's image; below for gradients
     std::byte* grads = nullptr;
     DeviceEvent updated;
     uint32_t spare_slot = 0;
     // The current chunk; UINT32_MAX: none.
     uint32_t chunk = UINT32_MAX, from_slot = 0;
-    std::vector<Copy> copies;  // of one direction, the last one first
+    std::vector<Copy> copies;  // all in one direction; back() is the next one
   };
-  // A part of a chunk's copies that the device has.
+  // A part of a chunk's copies that is enqueued on the device.
   struct Piece {
     bool up = false, ends_chunk = false;
     DeviceEvent done;
@@ -92,8 +92,8 @@ class SwingRunner {
   std::vector<std::vector<Part>> parts_;  // by swing chunk
   std::vector<Lane> lanes_;
 
-  // For the runner's thread, about the current step. Chunks go up, come down and end in one order;
-  // each of these is the first chunk that has not.
+  // For the runner's thread, about the current step. Chunks go up, come down and end in one order.
+  // Each number is the first chunk that has not done so.
   uint32_t up_ = 0, down_ = 0, ended_ = 0;
   std::array<Piece, 2 * kPiecesAtOnce> pieces_;  // in progress, a ring in the order of sending
   uint32_t oldest_ = 0, n_up_ = 0, n_down_ = 0;
@@ -105,7 +105,7 @@ class SwingRunner {
     uint32_t updates = 0;  // 0: none yet
     optim::AdamStep step = {};
   };
-  std::vector<Constants> constants_;  // by group; usually the next parameter has the same
+  std::vector<Constants> constants_;  // by group; consecutive parameters usually have the same
 
   Mutex mutex_;
   CondVar changed_;

@@ -33,7 +33,7 @@ struct CudaDeviceInfo {
   std::string name;
   uint64_t memory_bytes = 0;
   std::string pci_address;  // "0000:c1:00.0"
-  int numa_node = -1;       // -1: the system tells none
+  int numa_node = -1;       // -1: unknown
   std::string uuid;         // "GPU-...", as nvidia-smi prints it
   int compute_major = 0, compute_minor = 0;
 };
@@ -52,7 +52,7 @@ class CudaLibrary {
  public:
   virtual ~CudaLibrary() = default;
 
-  // Looks once. Starts no context on a device.
+  // Looks for devices once, and creates no context on any.
   virtual const CudaDevices& devices() = 0;
 
   // The NUMA node of the device; -1 if unknown.
@@ -64,7 +64,7 @@ class CudaLibrary {
   virtual Result<std::unique_ptr<Device>> make_device(int device_index,
                                                       uint64_t memory_limit_bytes) = 0;
 
-  // NCCL for tensors on the calling thread's current device. Rendezvous through `store` at the
+  // NCCL for tensors on the calling thread's current device. The ranks meet through `store` at the
   // first collective. In Work::wait() the current stream waits, not the caller. A collective that
   // fails or takes longer than `timeout` ends nothing by itself: Work::isCompleted() and
   // exception() report it, and the caller aborts.
@@ -77,16 +77,17 @@ class CudaLibrary {
   virtual Status abort_nccl(c10d::Backend& backend) = 0;
 };
 
-// Loads the library at the first call; later calls give the same answer. kUnavailable when it is
-// not found or cannot be loaded, kVersionMismatch when it is of another build; base/gpu.h says
-// where it is looked for. It is no error here if there is no GPU: ask devices().
+// Loads the library at the first call; later calls return the same result. The error is
+// kUnavailable if the library is not found or cannot be loaded, and kVersionMismatch if it is of
+// another build. The search path is in base/gpu.h. A missing GPU is no error here: call devices().
 //
 // torch asks only once whether there is CUDA, for example at the first torch::manual_seed or
-// backward(), and keeps the answer. So a program that links this also loads the library when torch
-// asks and a GPU is present, and when a tensor is made on a CUDA device or moved there.
+// backward(), and keeps the answer. So a program that links this loads the library at that moment,
+// too, if a GPU is present. A tensor that is made on a CUDA device or moved there also loads it.
 Result<CudaLibrary*> load_cuda_library();
 
-// elixir::prepare_torch() with a Status. After kCPU, load_cuda_library() returns kUnavailable.
+// Like elixir::prepare_torch(), but returns a Status. After kCPU, load_cuda_library() returns
+// kUnavailable.
 Status prepare_cuda(c10::DeviceType type);
 // Whether prepare_cuda(kCPU) was called.
 bool cuda_is_left_out();

@@ -2,11 +2,13 @@
 
 namespace elixir {
 
-// What stands in torch's registries in place of libtorch_cuda until that is there, and loads it
-// when torch asks for CUDA: for its hooks (torch::manual_seed, a first backward()), for the guard
-// of a CUDA device (tensor.to(at::kCUDA)), for an operator's kernel (torch::ones(8, at::kCUDA)).
-// Loading puts torch's own in their places. Call it before main(), once; it does nothing where
-// libtorch_cuda is linked.
+// Registers stand-ins for libtorch_cuda with torch. Each loads the library when torch asks for
+// CUDA, and loading replaces it with torch's own:
+// - CUDA's hooks, for torch::manual_seed or a first backward()
+// - the guard of a CUDA device, for tensor.to(at::kCUDA)
+// - an operator's kernel, for torch::ones(8, at::kCUDA)
+//
+// Call it once, before main(). It does nothing if libtorch_cuda is linked.
 void load_cuda_on_demand();
 
 }  // namespace elixir

@@ -8,24 +8,25 @@
 
 namespace elixir {
 
-// A device and where it hangs.
+// A device and its place on the node.
 struct PlacedDevice {
   std::unique_ptr<Device> device;
   std::string name;      // "cpu", "cuda:0 (NVIDIA H100 80GB HBM3)"
   std::string gpu_uuid;  // "" on CPUs
-  int numa_node = -1;    // whose memory is near; -1: unknown
+  int numa_node = -1;    // the nearest one; -1: unknown
 };
 
-// kCPU, or kCUDA with an index, or without one: the local_rank-th of the devices there are, counted
-// around (several ranks may share one). Of `host` a CUDA device takes memory_limit_bytes alone.
-// Throws elixir::Error: kUnavailable when there is no such device, with the cause and the remedy;
-// kInvalidArgument for other devices, and for a link or operator_us with one of CUDA.
+// `wanted` is kCPU, or kCUDA with or without an index. Without one, the index is local_rank modulo
+// the number of devices, so several ranks may share a device. A CUDA device uses only
+// memory_limit_bytes from `host`. Throws elixir::Error: kUnavailable when there is no such device,
+// with the cause and the remedy; kInvalidArgument for other devices, and for a link or operator_us
+// with a CUDA device.
 PlacedDevice make_device(c10::Device wanted, uint32_t local_rank, const HostDeviceOptions& host);
 
 // "cpu", "cuda", "cuda:1". Throws kInvalidArgument for anything else.
 c10::Device parse_device(const std::string& name);
 
-// What Device::copies_at_once() of that device says, before there is one.
+// The value of Device::copies_at_once() for the device that make_device would return.
 bool copies_at_once(c10::Device wanted, const HostDeviceOptions& host);
 
 }  // namespace elixir

@@ -1,6 +1,6 @@
 #pragma once
 
-// A Device as LibTorch has it.
+// Converts Elixir's devices and streams to LibTorch's.
 
 #include <c10/core/Device.h>
 #include <c10/core/Stream.h>
