@@ -50,7 +50,8 @@ class Tutorial(harness.ElixirTest):
             text = file.read()
         self.assertGreater(sum(step.output is not None for step in pages.steps_of(text)), 2)
         fault = self.faults_of(text)
-        self.assertEqual(fault, '', f'docs/tutorials/{name}.md')
+        if fault:
+            self.fail(f'docs/tutorials/{name}.md, {fault}')
         self.stop_idle_elixird()
 
 
