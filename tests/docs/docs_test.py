@@ -8,6 +8,7 @@ import glob
 import os
 import re
 import sys
+import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), '..', 'e2e'))
 import harness  # noqa: E402
@@ -15,6 +16,7 @@ from harness import BIN, REPOSITORY  # noqa: E402
 
 BUILD = os.path.realpath(os.path.join(BIN, '..'))
 IS_RELEASE = BUILD == os.path.join(REPOSITORY, 'build', 'release')
+TUTORIALS = os.path.join('docs', 'tutorials', '')
 NOT_OURS = {'build', '.git', '.venv', '.cache'}
 
 LISTING = re.compile(r'(<!-- listing: (\S+) -->\n```\w*\n)(.*?)(^```$)', re.M | re.S)
@@ -40,8 +42,11 @@ def without_fences(text):
 
 
 def commands():
-    """(page, command) of every command in a ```sh block; a line's comment is no part of it."""
+    """(page, command) of every command in a ```sh block; a line's comment is no part of it. Tutorials, whose
+    commands need one another, have tutorials_test.py."""
     for page in files('.md'):
+        if os.path.relpath(page, REPOSITORY).startswith(TUTORIALS):
+            continue
         for block in SHELL.findall(read(page)):
             for line in block.replace('\\\n', ' ').splitlines():
                 command = re.sub(r'(^|\s+)#.*$', '', line).strip()
@@ -114,6 +119,14 @@ class Docs(harness.ElixirTest):
                 self.assertEqual(finished.exit_code, 0, str(finished))
         self.stop_idle_elixird()
 
+    @unittest.skipUnless(harness.NIGHTLY, 'the default build has no examples')
+    def test_the_example_of_the_readme_learns(self):
+        finished = self.succeed(os.path.join(harness.EXAMPLES, 'your_model'), limit_s=120)
+        losses = [float(loss) for loss in re.findall(r'^(?:step \d+ )?loss (\S+?),?(?: |$)', finished.output, re.M)]
+        self.assertEqual(len(losses), 5, str(finished))
+        self.assertLess(losses[-1], losses[0] / 2)
+        self.stop_idle_elixird()
+
     def test_the_demo_builds_what_the_readme_runs(self):
         demo = re.search(r'^scripts/build.sh release -- (.*)$', read(os.path.join(REPOSITORY, 'scripts/demo.sh')), re.M)
         targets = demo.group(1).split()
@@ -178,7 +191,7 @@ class Docs(harness.ElixirTest):
         known |= set(re.findall(r'--[a-z0-9-]+', self.succeed(
             'python3', '-B', os.path.join(REPOSITORY, 'bench', 'peers.py'), '--help').output))
         # Of torchrun, cmake, sbatch, srun, scripts, and programs of our own that tell them elsewhere.
-        known |= {'--signal', '--exact', '--no-python', '--nproc-per-node', '--install', '--fix', '--user', '--now'}
+        known |= {'--signal', '--exact', '--cpus-per-task', '--mem', '--no-python', '--nproc-per-node', '--install', '--fix', '--user', '--now'}
         for page in files('.md'):
             if os.path.relpath(page, REPOSITORY).split(os.sep)[0] not in ('README.md', 'docs'):
                 continue
