@@ -8,6 +8,7 @@ import glob
 import os
 import re
 import sys
+import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), '..', 'e2e'))
 import harness  # noqa: E402
@@ -15,6 +16,7 @@ from harness import BIN, REPOSITORY  # noqa: E402
 
 BUILD = os.path.realpath(os.path.join(BIN, '..'))
 IS_RELEASE = BUILD == os.path.join(REPOSITORY, 'build', 'release')
+TUTORIALS = os.path.join('docs', 'tutorials', '')
 NOT_OURS = {'build', '.git', '.venv', '.cache'}
 
 LISTING = re.compile(r'(<!-- listing: (\S+) -->\n```\w*\n)(.*?)(^```$)', re.M | re.S)
@@ -40,8 +42,11 @@ def without_fences(text):
 
 
 def commands():
-    """(page, command) of every command in a ```sh block; a line's comment is no part of it."""
+    """(page, command) of every command in a ```sh block; a line's comment is no part of it. Tutorials, whose
+    commands need one another, have tutorials_test.py."""
     for page in files('.md'):
+        if os.path.relpath(page, REPOSITORY).startswith(TUTORIALS):
+            continue
         for block in SHELL.findall(read(page)):
             for line in block.replace('\\\n', ' ').splitlines():
                 command = re.sub(r'(^|\s+)#.*$', '', line).strip()
@@ -88,6 +93,48 @@ def short_form(command):
     return command if KEEPS.search(command) else re.sub(r'--steps (?:10|20)\b', '--steps 4', command)
 
 
+class Commands(harness.ElixirTest):
+    """Each command once, wherever it stands first. The commands of one page run in their order."""
+
+    def run_pages(self, number):
+        """Those of the pages with this number, 0 or 1."""
+        listed = list(commands())
+        self.assertIn(('README.md', 'scripts/demo.sh'), listed)
+        self.assertIn(('bench/RESULTS.md', ALL_PEERS), listed)
+        first = {}
+        for page, command in sorted(listed):
+            first.setdefault(command, page)
+        pages = sorted(set(first.values()))
+        chosen = [(page, command) for page, command in listed if first[command] == page and
+                  pages.index(page) % 2 == number and bool(NEEDS_EVERYTHING.search(command)) == harness.NIGHTLY]
+        self.assertGreater(len(chosen), 2)
+        for page, command in dict.fromkeys(chosen):
+            with self.subTest(page=page, command=command):
+                command = short_form(command)
+                if '/fake_cuda/run.py' in command:  # where no namespace may be made
+                    command += ' || test $? -eq 77'
+                words = command.replace('build/release/', f'{os.path.relpath(BUILD, REPOSITORY)}/')
+                finished = self.run_program('bash', '-c', words, cwd=REPOSITORY, limit_s=600)
+                self.assertEqual(finished.exit_code, 0, str(finished))
+        self.stop_idle_elixird()
+
+    def test_of_half_of_the_pages(self):
+        self.run_pages(0)
+
+    def test_of_the_other_pages(self):
+        self.run_pages(1)
+
+
+@unittest.skipUnless(harness.NIGHTLY, 'the default build has no examples')
+class Examples(harness.ElixirTest):
+    def test_the_example_of_the_readme_learns(self):
+        finished = self.succeed(os.path.join(harness.EXAMPLES, 'your_model'), limit_s=120)
+        losses = [float(loss) for loss in re.findall(r'^(?:step \d+ )?loss (\S+?),?(?: |$)', finished.output, re.M)]
+        self.assertEqual(len(losses), 5, str(finished))
+        self.assertLess(losses[-1], losses[0] / 2)
+        self.stop_idle_elixird()
+
+
 class Docs(harness.ElixirTest):
     def test_listings_are_the_files(self):
         found = 0
@@ -97,22 +144,6 @@ class Docs(harness.ElixirTest):
                 self.assertEqual(listing, read(os.path.join(REPOSITORY, name)),
                                  f'{page}: the listing of {name} is old; tests/docs/docs_test.py --fix')
         self.assertGreater(found, 0)
-
-    def test_commands_run(self):
-        listed = list(commands())
-        self.assertIn(('README.md', 'scripts/demo.sh'), listed)
-        self.assertIn(('bench/RESULTS.md', ALL_PEERS), listed)
-        chosen = [row for row in listed if bool(NEEDS_EVERYTHING.search(row[1])) == harness.NIGHTLY]
-        self.assertGreater(len(chosen), 8)
-        for page, command in chosen:
-            with self.subTest(page=page, command=command):
-                command = short_form(command)
-                if '/fake_cuda/run.py' in command:  # where no namespace may be made
-                    command += ' || test $? -eq 77'
-                words = command.replace('build/release/', f'{os.path.relpath(BUILD, REPOSITORY)}/')
-                finished = self.run_program('bash', '-c', words, cwd=REPOSITORY, limit_s=300)
-                self.assertEqual(finished.exit_code, 0, str(finished))
-        self.stop_idle_elixird()
 
     def test_the_demo_builds_what_the_readme_runs(self):
         demo = re.search(r'^scripts/build.sh release -- (.*)$', read(os.path.join(REPOSITORY, 'scripts/demo.sh')), re.M)
@@ -193,7 +224,7 @@ class Docs(harness.ElixirTest):
         known |= set(re.findall(r'--[a-z0-9-]+', self.succeed(
             'python3', '-B', os.path.join(REPOSITORY, 'bench', 'peers.py'), '--help').output))
         # Of torchrun, cmake, sbatch, srun, scripts, and programs of our own that tell them elsewhere.
-        known |= {'--signal', '--exact', '--no-python', '--nproc-per-node', '--install', '--fix', '--user', '--now'}
+        known |= {'--signal', '--exact', '--cpus-per-task', '--mem', '--no-python', '--nproc-per-node', '--install', '--fix', '--user', '--now'}
         for page in files('.md'):
             if os.path.relpath(page, REPOSITORY).split(os.sep)[0] not in ('README.md', 'docs'):
                 continue
