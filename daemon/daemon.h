@@ -185,8 +185,7 @@ class Daemon final : public JobPorts {
 
   // ---- lack_of_memory.cpp ----
 
-  // Runs the function. If memory runs out, only the owner of the work ends: the job, or, without a
-  // job, the function.
+  // If memory runs out, only the owner of the work ends: the job, or, without a job, the function.
   template <typename Function>
   void contain(Job& job, Function&& function);
   template <typename Function>
@@ -196,8 +195,7 @@ class Daemon final : public JobPorts {
   void for_each_job(Function&& function);
   void give_up_jobs();
   void look_at_memory();
-  // contain() for a connection. If memory runs out, the connection is rejected; if it has a place
-  // in a job, the job ends.
+  // contain() for a connection: if it has a place in a job, that job ends; else it is rejected.
   template <typename Function>
   void contain_connection(int socket, Function&& function);
   void end_for_lack_of_memory(int socket);

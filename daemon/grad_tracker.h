@@ -83,9 +83,8 @@ class GradTracker {
   uint32_t ranks() const { return ranks_; }
   uint32_t step() const { return step_; }  // the awaited one
 
-  // Notes a publication. Returns kProtocol in three cases: an updated chunk is published again; a
-  // summed chunk is published again with as many discards and no greater micro-step; or a chunk
-  // comes with fewer discards than before.
+  // kProtocol: an updated chunk is published again; a summed chunk is published again with as many
+  // discards and no greater micro-step; or a chunk comes with fewer discards than before.
   Status note(uint32_t rank, uint32_t chunk, const Publication& publication);
   // The last publication that counted.
   const Publication& noted(uint32_t rank, uint32_t chunk) const {

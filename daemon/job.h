@@ -140,16 +140,14 @@ class Job {
   void say_what_is_being_reserved(int64_t now_ns);
   // The rank has its AttachReply. True if it is the last rank: call begin_work() next.
   bool attached(const Session& session);
-  // Cuts the work into slices for worker groups with these numbers of threads. REQUIRES: attached()
-  // was true.
+  // Cuts slices for worker groups with these numbers of threads. REQUIRES: attached() was true.
   void begin_work(std::span<const uint32_t> threads_of_group, uint64_t slice_numel);
   // The descriptors of all ranks have been sent to every rank.
   void ranks_are_told();
   // The rank has mapped its memory. Once all ranks have, the memory is closed to new writers.
   void said_hello(Session& session, std::string routing_id);
   Status load_chunk(const Session& session, const shm::LoadChunk& message);
-  // Answers the request once the job is loaded. If the request says so, every rank must also have
-  // asked.
+  // Answers the request once the job is loaded and, if the request says so, every rank has asked.
   void await_ready(Session& session, const shm::AwaitReady& request);
 
   // ---- doorbells.cpp, publications.cpp, dispatcher.cpp: what a rank has written in shared memory,
@@ -371,8 +369,7 @@ class Job {
   StepStage stage_ = StepStage::kTaking;
   StepWork step_work_;
   std::vector<shm::StepRecord> records_, open_records_;  // copies, by rank
-  // Immediate and early updates: the ranks' announcement of the step, read at its first ready
-  // chunk.
+  // Immediate and early updates: the ranks' announcement, read when the first chunk was ready.
   std::optional<shm::StepRecord> opened_;
   bool made_for_others_ = false;  // early updates of the step had older hyperparameters
   StateSlots slots_;
