@@ -15,23 +15,23 @@ class Background {
  public:
   struct Options {
     uint32_t threads = 1;
-    // Most threads: another one starts when a task comes and all are busy. Threads stay.
+    // The most threads. Another one starts if a task comes while all are busy. Threads stay.
     uint32_t most_threads = 0;  // at least `threads`
     int niceness = 0;
   };
-  // `done_fd` is an eventfd written whenever a task is over. It works with fewer threads if the
-  // system refuses some, and throws std::system_error if it refuses all.
+  // `done_fd` is an eventfd written whenever a task is over. If the system cannot start all
+  // threads, fewer do the work. If it can start none, this throws std::system_error.
   Background(const Options& options, int done_fd);
   // Finishes started tasks and drops the rest.
   ~Background();
   Background(const Background&) = delete;
 
-  // `work` runs on one of the threads, then `after` on the caller of run_finished(). One caller. If
-  // `work` runs out of memory it ends there, and `after` finds what it had made by then. Throws
-  // std::bad_alloc if there is no memory to start it: then nothing runs.
+  // `work` runs on one of the threads, then `after` in run_finished(). One thread alone may call
+  // these two. If `work` runs out of memory, it ends there, and `after` sees the results so far.
+  // Throws std::bad_alloc if there is no memory to start it: then nothing runs.
   void start(std::function<void()> work, std::function<void()> after);
-  // For the event loop: runs `after` of every task that is over. If one runs out of memory, it ends
-  // alone; if a job or a connection must end with it, `after` does that itself.
+  // For the event loop: runs `after` of every finished task. If one runs out of memory, only that
+  // one ends. If a job or a connection must end with it, `after` does that itself.
   void run_finished();
 
  private:

@@ -20,15 +20,16 @@ class BandwidthWatch {
     kNone,       // not measured: no figure
     kMeasured,   // on an idle machine
     kDisturbed,  // beside other work: a lower bound
-    kUpdate,     // an update moved so much, more than was measured: a lower bound
+    kUpdate,     // an update moved more than was measured: a lower bound
   };
   static constexpr int64_t kQuietNs = 10'000'000'000;
   static constexpr int64_t kAgainNs = 60'000'000'000;  // between two measurements
 
-  // The measurement at the start. Returns how many workers to start: as many as gain by it. Beside
-  // other work, which is often the launch itself, too few seem to be enough, and an elixird that is
-  // never idle would keep those; then it is at least `most_threads`. `idle`: nobody else used the
-  // machine. `cache_bytes`: size of the processors' last-level caches.
+  // Takes the measurement of the start. Returns how many workers to start: the number from which on
+  // more gain nothing. Beside other work, such as the launch itself, that number comes out too
+  // small, and an elixird that is never idle would keep it. So without `idle` the result is at
+  // least `most_threads`. `idle`: nobody else used the machine. `cache_bytes`: size of the
+  // processors' last-level caches.
   uint32_t started(const Bandwidth& measured, bool idle, uint32_t most_threads = 0,
                    uint64_t cache_bytes = 0);
 
@@ -40,13 +41,14 @@ class BandwidthWatch {
   // Returns whether the measurement counts. `idle`: whether the machine was idle during it.
   bool ended(int64_t now_ns, const Bandwidth& measured, bool idle);
 
-  // An update moved so many bytes at that rate. It does not count if the bytes fit into the caches.
+  // An update moved `bytes` at the rate `gb_s`. It does not count if the caches hold much of it.
   void moved(double gb_s, double bytes);
-  // The rate as a share of the bandwidth; 0 if that was not measured. Empty: it is more, thanks to
-  // caches.
+  // The rate as a share of the bandwidth. 0: the bandwidth was not measured. Empty: the rate is
+  // above it, thanks to caches.
   std::optional<double> share_of(double gb_s) const;
 
-  // How many workers are enough, if that differs from those that there are; else 0. Until chosen().
+  // How many workers are enough, if there is now another number of them; else 0. chosen() accepts
+  // it.
   uint32_t wanted_threads() const { return wanted_threads_; }
   void chosen();
 
@@ -58,7 +60,7 @@ class BandwidthWatch {
   bool waits() const { return wants_ || wanted_threads_ > 0; }
 
  private:
-  // An update counts if its bytes are so many times the caches, since most then come from memory.
+  // An update counts if its bytes are more than this many times the caches: most come from memory.
   static constexpr double kCachesPassed = 2;
 
   double cache_bytes_ = 0;
@@ -66,7 +68,7 @@ class BandwidthWatch {
   Basis basis_ = Basis::kNone;
   uint32_t threads_ = 0, wanted_threads_ = 0;
   bool wants_ = false, measuring_ = false, disturbed_ = false;
-  bool measured_idle_ = false;  // by begin() and ended(): exceeding it asks for no new measurement
+  bool measured_idle_ = false;  // on an idle machine: an update above it asks for no new one
   int64_t quiet_since_ns_ = -1, next_ns_ = 0;
 };
 

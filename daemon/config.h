@@ -20,9 +20,9 @@ inline constexpr uint32_t kMaxCheckpointThreads = 64;
 // flag wins over the file.
 struct Config {
   std::string runtime_dir;                   // "": shm/runtime_folder.h chooses
-  std::string launch;                        // the launch whose elixird it is; "": a service
+  std::string launch;                        // the launch that it serves; "": a service
   uint32_t workers = 0;                      // 0: measured
-  uint64_t memory_limit_bytes = UINT64_MAX;  // for all sessions; the most: what the machine has
+  uint64_t memory_limit_bytes = UINT64_MAX;  // for all sessions, beside the machine's own limit
   uint64_t memory_margin_bytes = uint64_t{256} << 20;  // left free on the machine
   // The machine's free memory, if MemAvailable is wrong; 0: it is right.
   uint64_t memory_room_bytes = free_memory_setting();
@@ -32,7 +32,7 @@ struct Config {
   uint32_t max_jobs = 64;
   double exit_when_idle = 0;        // seconds without a session; 0: never
   uint32_t attach_timeout_s = 600;  // for all ranks of a job to attach and say hello
-  uint32_t checkpoint_threads = 2;  // that write or read a folder
+  uint32_t checkpoint_threads = 2;  // for each save or load
   uint64_t checkpoint_rate = 0;  // bytes per second that a save may write; 0: what the disk takes
   bool no_bandwidth_probe = false;
   LogLevel log_level = LogLevel::kInfo;
@@ -42,8 +42,9 @@ struct Config {
 // code; prints errors.
 int read_config(CLI::App& app, int argc, const char* const* argv, Config* config);
 
-// Applies a TOML file: some_name = value is --some-name value. kInvalidArgument names file and
-// line, and an unknown key with the nearest known one, or what is wrong with a value.
+// Applies a TOML file: some_name = value is --some-name value. kInvalidArgument names the file and
+// the line. It also names the known key that is nearest to an unknown one, or says what is wrong
+// with a value.
 Status apply_toml(const std::string& path, Config* config);
 
 // Checks the ranges.

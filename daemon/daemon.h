@@ -35,9 +35,9 @@
 namespace elixir::daemon {
 
 inline constexpr uint32_t kBackgroundThreads = 2, kTablesThreads = 1;
-// At the start; later one per job, because a disk may never answer.
+// At the start. Later there is one per job, because a disk may never answer.
 inline constexpr uint32_t kFolderThreads = 1;
-// Gives a tenth of a processor that an updating thread also wants.
+// A thread of this niceness gets a tenth of a processor that an updating thread also wants.
 inline constexpr int kTablesNiceness = 10;
 inline constexpr int64_t kBandwidthLookNs = 5'000'000'000;
 
@@ -56,15 +56,15 @@ struct Connection {
   UniqueFd process;  // readable once it has ended; invalid: only end-of-file says so
   int64_t accepted_ns = 0;
   uint64_t session_id = 0;  // 0: has not attached
-  // Set while its AttachRequest is decided: its parameter table is being read, or the job waits for
-  // the memory of others.
+  // Set until its AttachRequest is decided: while its parameter table is read, or while the job
+  // waits for memory of others.
   std::optional<AttachAttempt> attempt = {};
 };
 
 // Descriptors that the event loop polls beside connections and their processes.
 inline constexpr size_t kPolledBeside = 7;
 
-// elixird's event loop: one thread that owns sockets and jobs, admits ranks, passes what they say
+// elixird's event loop: one thread that owns sockets and jobs, admits ranks, passes their messages
 // to their Job, and never waits for a peer. The functions are grouped by file: event_loop.cpp,
 // workers.cpp, attach.cpp, admission.cpp, neighbours.cpp, reserve.cpp, ranks_ready.cpp,
 // control.cpp, ports.cpp, folder_requests.cpp, lack_of_memory.cpp, status.cpp. daemon/README.md
@@ -115,7 +115,7 @@ class Daemon final : public JobPorts {
   void on_table_read(int socket, uint64_t attempt_id,
                      Result<std::vector<shm::ParameterPlace>> places);
   void attempt_attach(Connection& connection);
-  // `places`: those of its table, if that has been read.
+  // `places`: read from the request's parameter table; empty: it was not read.
   Status admit(Connection& connection, Job& job, const shm::AttachRequest& request,
                std::span<const shm::ParameterPlace> places);
   void greet(Connection& connection);
@@ -168,7 +168,7 @@ class Daemon final : public JobPorts {
   void note_dropped(const RouterMessage& message, const std::string& why);
   void tell_dropped();
 
-  // ---- ports.cpp: what jobs ask for ----
+  // ---- ports.cpp: requests of jobs ----
   void submit(JobWork* work) override;
   void reply(const Session& session, uint64_t request_id) override;
   void tell(const Session& session, const Status& why, uint32_t cause) override;
@@ -185,7 +185,7 @@ class Daemon final : public JobPorts {
 
   // ---- lack_of_memory.cpp ----
 
-  // A lack of memory ends only what asked for it: the job, or, if it is no job's, the function.
+  // If memory runs out, only the owner of the work ends: the job, or, without a job, the function.
   template <typename Function>
   void contain(Job& job, Function&& function);
   template <typename Function>
@@ -195,7 +195,7 @@ class Daemon final : public JobPorts {
   void for_each_job(Function&& function);
   void give_up_jobs();
   void look_at_memory();
-  // contain() for a connection: it is rejected, or, once it has a place in a job, that job ends.
+  // contain() for a connection: if it has a place in a job, that job ends; else it is rejected.
   template <typename Function>
   void contain_connection(int socket, Function&& function);
   void end_for_lack_of_memory(int socket);
@@ -218,7 +218,7 @@ class Daemon final : public JobPorts {
   // Constant once the threads run.
   std::vector<NodeCpus> nodes_;
 
-  // The event loop's.
+  // Owned by the event loop.
   std::map<int, Connection> connections_;          // by socket
   std::map<uint64_t, Session*> sessions_;          // by id; owned by their jobs
   std::map<uint64_t, std::shared_ptr<Job>> jobs_;  // by id
@@ -231,11 +231,11 @@ class Daemon final : public JobPorts {
   // Bytes of ended jobs and saves that the kernel does not have back yet.
   uint64_t releasing_bytes_ = 0;
   uint64_t page_bytes_ = 0;      // obtained by the latest session
-  uint64_t lost_doorbells_ = 0;  // of jobs that are over
+  uint64_t lost_doorbells_ = 0;  // those of ended jobs
   uint32_t refusal_lines_ = 0;   // in the log since the last tick
   uint64_t refusals_untold_ = 0;
-  bool gate_rang_ = false;     // there are counts to be taken, or new connections
-  bool gate_watches_ = false;  // connections whose time is not over
+  bool gate_rang_ = false;     // there are counts to take, or new connections
+  bool gate_watches_ = false;  // some connections are still silent
   GateCounts refused_;         // since the last line about them
   int64_t next_refused_note_ns_ = 0;
   uint64_t dropped_ = 0;  // messages of unknown senders, since the last line about them
@@ -255,20 +255,20 @@ class Daemon final : public JobPorts {
   std::vector<Neighbour> neighbours_;  // other elixirds on its processors
   int64_t next_neighbours_ns_ = 0;     // when to look for them again
   int64_t next_swap_ns_ = 0;           // when to ask again whether the machine swaps
-  uint64_t used_swap_bytes_ = 0;       // its answer
-  bool messages_left_ = false;         // ZeroMQ's descriptors will not say so again
+  uint64_t used_swap_bytes_ = 0;       // as it was then
+  bool messages_left_ = false;         // ZeroMQ's descriptors do not say so again
   bool accepting_ = true;              // false until the next tick when descriptors have run out
   bool stopping_ = false;
   int exit_signal_count_ = 0;
   int64_t stop_ns_ = 0;         // when the first signal came; 0: none has
-  uint64_t details_bytes_ = 0;  // of requests for folders that are being read
+  uint64_t details_bytes_ = 0;  // held by folder requests that are being read
 
   // The event loop writes it, and the measuring thread reads it. Relaxed: it guards nothing.
   std::atomic<bool> stop_measuring_{false};
 
   // Last: their threads use everything above.
   std::unique_ptr<Background> background_;
-  std::unique_ptr<Background> tables_;   // on their own thread, so no fill waits for them
+  std::unique_ptr<Background> tables_;  // parameter tables: a thread of their own, so no fill waits
   std::unique_ptr<Background> folders_;  // saves and loads: minutes each, one per job
   std::unique_ptr<WorkerPool> pool_;
 };

@@ -9,13 +9,13 @@
 
 namespace elixir::daemon {
 
-// Which of what a tick found in shared memory no doorbell has rung for. The tick makes up for lost
-// doorbells: a job whose doorbells are lost, or rang before elixird could use them, is slow and
-// nothing else. This tells. On a busy machine a tick often overtakes a doorbell: one counts as lost
-// when it has not rung by the tick after, and until it rings.
+// Counts lost doorbells. A tick, which is elixird's regular look at all of shared memory, makes up
+// for them. So a job whose doorbells are lost, or ring before elixird can use them, is only slow,
+// and nothing but this count shows why. On a busy machine a tick often overtakes a doorbell. So a
+// doorbell counts as lost if it has not rung by the next tick, and only until it rings.
 //
-// No thread, socket, clock or memory of a job. Allocates at construction alone. What rings is
-// foreign: nothing is counted below zero, whatever it says.
+// No thread, socket, clock or memory of a job. Allocates only at construction. Doorbells are
+// foreign data: whatever they say, no count falls below zero.
 class Doorbells {
  public:
   Doorbells(uint32_t ranks, uint32_t n_chunks)
@@ -23,7 +23,7 @@ class Doorbells {
 
   // Another tick begins.
   void begin_tick() { lost_ = unheard_; }
-  // A tick found it before its doorbell. Steps count from 1.
+  // A tick found the post, or the gradients, before the doorbell. Steps count from 1.
   void found_post(uint32_t rank, uint32_t step) {
     posts_[rank][step % shm::kStepRing] = step;
     ++unheard_;
@@ -53,11 +53,11 @@ class Doorbells {
   }
 
   const uint32_t n_chunks_;
-  // By rank: the steps found of late, 0: none; an older one in the same place stays lost.
+  // By rank: the steps found lately; 0: none. An older step in the same place stays lost.
   std::vector<std::array<uint32_t, shm::kStepRing>> posts_;
   std::vector<uint32_t> grads_;  // rank by rank, all chunks: how many were found
   uint64_t unheard_ = 0;         // found, and no doorbell has rung for it since
-  uint64_t lost_ = 0;            // of these, what an earlier tick found
+  uint64_t lost_ = 0;            // the part of them that an earlier tick found
 };
 
 }  // namespace elixir::daemon

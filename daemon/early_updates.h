@@ -10,8 +10,8 @@
 namespace elixir::daemon {
 
 // Early updates of the next step: the chunks that have one, the slots of their results, and how a
-// verdict makes them count. An early update does not touch the chunk: its new states are in a spare
-// slot, and the commit makes them its own, or they are forgotten.
+// verdict makes them count. An early update does not change the chunk's own slot. The new states
+// are in a spare slot. The commit makes them the chunk's states, or drops them.
 //
 // Owned by the event loop. No thread, memory of a job or clock. Allocates only at construction.
 // Note: docs/design/elixir.md, "updates out of place".
@@ -27,8 +27,8 @@ class EarlyUpdates {
   };
 
   // Whether updates before the verdict are worthwhile: fewer than half of the last eight verdicts
-  // differed from the expected one. It depends only on committed steps, so every node gets the same
-  // answer; and it changes no bit.
+  // differed from the expected one. The answer depends only on committed steps, so every node gets
+  // the same one. It changes no bit of the weights.
   bool likely_to_count() const { return std::popcount(misses_) < kFewestMisses; }
   void note_verdict(bool as_taken_for_granted) {
     misses_ = static_cast<uint8_t>(misses_ << 1 | (as_taken_for_granted ? 0 : 1));
@@ -64,7 +64,7 @@ class EarlyUpdates {
 
   std::vector<uint32_t> entry_of_;  // by chunk
   std::vector<Entry> entries_;      // in the order of begin()
-  uint8_t misses_ = 0;              // of the last eight verdicts, a bit each
+  uint8_t misses_ = 0;              // the last eight verdicts, a bit each; 1: not as expected
 };
 
 }  // namespace elixir::daemon

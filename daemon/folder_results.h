@@ -17,7 +17,7 @@ struct FolderOutcome {
 // These tell a rank about its requests for folders, in its shared memory. For the event loop; they
 // allocate nothing.
 
-// The request has arrived. A status that is not ok rejects it, and then it is over, too.
+// The request has arrived. A status that is not ok rejects it, and then the request is also over.
 void tell_heard(Session& session, uint32_t number, const Status& status);
 // The request is over, with this outcome.
 void tell_ended(Session& session, uint32_t number, const Status& status,

@@ -13,7 +13,7 @@ namespace elixir::daemon {
 struct Publication {
   uint32_t step = 0, micro_step = 0, revision = 0;
   bool to_sum : 1 = false;     // these gradients are to be added to the sums
-  uint32_t discards : 31 = 0;  // how often the rank has dropped gradients of the step before these
+  uint32_t discards : 31 = 0;  // how often the rank discarded earlier gradients of the step
 
   bool operator==(const Publication&) const = default;
 };
@@ -26,20 +26,20 @@ struct ChunkTask {
   uint64_t dropped = 0;     // ranks, a bit each, whose gradients were to be summed and will not be
   bool sum_up = false;      // into the FP32 sums over micro-steps
   bool begins_sum = false;  // with sum_up: replaces what they hold
-  bool of_sums = false;     // squares and update read the sums, else what the ranks' slots hold
+  bool of_sums = false;     // squares and update read the sums, not the ranks' grad slots
   bool squares = false;
   bool update = false;
   bool copy = false;   // with update: into the snapshot, each slice before it changes
   bool early = false;  // update it out of place, into a spare slot, before the verdict
-  bool swing = false;  // of a swing chunk, out of place, after the verdict: shards of gone ranks
+  bool swing = false;  // after the verdict, out of place: gone ranks' shards of a swing chunk
   uint32_t slot = 0;   // the slot of an update out of place
   uint64_t owners = ~uint64_t{0};  // a bit each: ranks of this node whose shards an update changes
 
   bool out_of_place() const { return early || swing; }
 };
 
-// Limits of early updates. slots: spare slots now, one for each chunk that had none in this step;
-// at_once: chunks in one go, so that the post does not wait for a long queue of them.
+// Limits of early updates. `slots`: spare slots now. A chunk takes one, unless it has one from this
+// step. `at_once`: chunks per call, so that the post does not wait for a long queue of them.
 struct EarlyLimits {
   uint32_t slots = 0, at_once = 0;
 };
@@ -50,26 +50,27 @@ struct EarlyLimits {
 // counted on this node.
 //
 // Gradients of several micro-steps are added up in FP32, in the order of micro-steps and, within
-// one, of ranks. A trainer asks for the sum of what a slot holds before it fills the slot again
-// (shm::GradPublication::to_sum); from then on all ranks' gradients of that chunk are summed.
+// one, of ranks. Before a trainer fills a grad slot again, it asks for the sum of the gradients
+// there (shm::GradPublication::to_sum). From then on all ranks' gradients of that chunk are summed.
 // Memory for sums may have to be made first: nothing is summed before sums_are_there().
 //
-// A rank that drops its gradients of the step publishes with the new ones how often it has done so.
-// A chunk's sums have only gradients with the most discards that a rank has said. The first of
-// these begins the chunk anew. Gradients with fewer discards do not count, because their rank is
-// about to make the same discard; a rank that waits for their sum is told that they are taken.
+// A rank may discard its gradients of the step. With the new ones it publishes how often it has
+// done so. A chunk's sums have only gradients with the greatest number of discards that a rank has
+// published. The first gradients with a greater number begin the chunk's sum again. Gradients with
+// fewer discards do not count, because their rank is about to make the same discard. If a rank
+// waits for the sum of such gradients, elixird publishes that they are taken.
 //
-// Ranks whose backward passes use different chunks could wait for one another's gradients for ever.
-// So when every rank that may still publish waits for a sum, and has published all that it has
-// made, the awaited chunks are summed without the ranks that have not published them. The sums do
-// not depend on how fast a rank is, because each rank waits only for what others publish, not for
-// when. (It is a Kahn network; G. Kahn, The semantics of a simple language for parallel
-// programming, 1974.)
+// Ranks whose backward passes use different chunks could wait for one another's gradients forever.
+// This is the case when every rank that may still publish waits for a sum, and has published all
+// its gradients so far. Then the awaited chunks are summed without the ranks that have not
+// published them. The sums do not depend on how fast a rank is, because each rank waits only for
+// what others publish, not for when. (It is a Kahn network; G. Kahn, The semantics of a simple
+// language for parallel programming, 1974.)
 // Note: docs/design/elixir.md, "order of sums".
 //
 // Publications are foreign data. One counts if its step is the awaited one and its revision differs
-// from the one before; whatever else a rank writes, it leads to one task. A task counts as done
-// when it is given out; no other is started before it is.
+// from the one before. Whatever else a rank writes, a publication leads to one task. A task counts
+// as done when it is given out, so it must be done before others are started.
 //
 // No thread, socket, clock or memory of a job. Allocates only at construction.
 class GradTracker {
@@ -82,15 +83,15 @@ class GradTracker {
   uint32_t ranks() const { return ranks_; }
   uint32_t step() const { return step_; }  // the awaited one
 
-  // kProtocol: an updated chunk is published again; a summed chunk is, with a micro-step no greater
-  // and as many discards; or a chunk comes with fewer discards than before.
+  // kProtocol: an updated chunk is published again; a summed chunk is published again with as many
+  // discards and no greater micro-step; or a chunk comes with fewer discards than before.
   Status note(uint32_t rank, uint32_t chunk, const Publication& publication);
   // The last publication that counted.
   const Publication& noted(uint32_t rank, uint32_t chunk) const {
     return noted_[uint64_t{rank} * n_chunks_ + chunk];
   }
-  // In the awaited step: how often the rank has dropped gradients, and whether it has published the
-  // chunk, or every chunk, since the last drop.
+  // In the awaited step: how often the rank has discarded gradients, and whether it has published
+  // the chunk, or every chunk, since the last discard.
   uint32_t discards(uint32_t rank) const { return discards_[rank]; }
   bool published(uint32_t rank, uint32_t chunk) const {
     const Publication& last = noted(rank, chunk);
@@ -98,28 +99,28 @@ class GradTracker {
   }
   bool published_all(uint32_t rank) const { return published_[rank] == n_chunks_; }
 
-  // The rank has posted the awaited step: it publishes no more of it, and others that still do need
-  // not wait for it.
+  // The rank has posted the awaited step. It publishes no more gradients of it, so others need not
+  // wait for this rank.
   void note_posted(uint32_t rank);
-  // The rank has said goodbye; `last_step` is the last one that it posted. Later steps will not
-  // happen. But a rank that waits for a sum there must not wait for ever: its own post says what is
-  // wrong.
+  // The rank has said goodbye; `last_step` is the last step that it posted. Later steps will not
+  // happen. But a rank that waits for a sum in one must not wait forever, so the sum is made
+  // without this rank. The error comes at the waiting rank's own post.
   void note_gone(uint32_t rank, uint32_t last_step);
   // Whether it has said goodbye and will never post the awaited step.
   bool absent(uint32_t rank) const { return (absent_ >> rank & 1) != 0; }
-  // Call it once all have posted. kProtocol: a chunk's sums lack gradients that a rank brought
-  // before discards that only others made.
+  // Call it once all have posted. kProtocol: gradients of a rank are not in a chunk's sums, because
+  // other ranks made discards that it did not make.
   Status check_discards() const;
 
-  // The rank waits for the sum of chunk `awaited` - 1 (0: for none). It said so after all
-  // publications that were noted.
+  // The rank waits for the sum of chunk `awaited` - 1 (0: for none). REQUIRES: `awaited` was read
+  // after the rank's publications that are noted.
   void note_awaited(uint32_t rank, uint32_t awaited);
   // The rank is in a call that all ranks make: it publishes nothing before all have made it.
   void note_call(uint32_t rank, bool in_call);
-  // Whether every rank that may still publish waits for a sum that has not begun, and that no noted
-  // publication completes.
+  // Whether every rank that may still publish waits for a sum that has not begun, and that the
+  // noted publications do not complete.
   bool all_wait() const;
-  // Makes these sums ready. REQUIRES: all_wait(), and all publications have been noted.
+  // Makes the awaited sums ready. REQUIRES: all_wait(), and all publications have been noted.
   void sum_what_is_awaited();
 
   // Ranks, a bit each, that others wait for within the step: they have published some of it and may
@@ -129,23 +130,23 @@ class GradTracker {
 
   // Whether a rank has asked for a sum in the awaited step.
   bool wants_sums() const { return wants_sums_; }
-  // Whether a rank has, and there is no memory for sums.
+  // Whether a rank has asked for a sum, and there is no memory for sums.
   bool lacks_sums() const { return wants_sums_ && !has_sums_; }
   void sums_are_there();
 
-  // Whether there are chunks to take before the post, which all ranks have published or will not
-  // publish, or chunks to update early.
+  // Whether there are chunks to take before the post, or to update early. A chunk can be taken once
+  // each rank has published it, or will not publish it.
   bool anything_ready(const EarlyLimits& early = {}) const {
     return !ready_.empty() || (early.at_once > 0 && early_queue_.size() > 0);
   }
 
-  // Each replaces `tasks`, whose capacity is n_chunks. start_ready(), with rules.early, then
-  // updates chunks early whose last gradients are in, the latest first, within the limits.
+  // Each replaces `tasks`, whose capacity is n_chunks. With rules.early, start_ready() also updates
+  // chunks early, within the limits: those whose last gradients are there, the latest first.
   void start_ready(std::vector<ChunkTask>* tasks, const EarlyLimits& early = {});
   // At the post, before the verdict: the squares that are still missing.
   void start_squares(std::vector<ChunkTask>* tasks);
-  // After the verdict: all chunks that were not updated, in their order. `early_counts`: early
-  // updates count.
+  // After the verdict: all chunks that were not updated, in chunk order. `early_counts`: an early
+  // update counts as the chunk's update.
   void start_updates(std::vector<ChunkTask>* tasks, bool early_counts = false);
 
   // Whether the chunk was updated early in the awaited step, from its current gradients.
@@ -153,12 +154,11 @@ class GradTracker {
   // Its early update does not count: it used other states, hyperparameters or parameters.
   void forget_early(uint32_t chunk) { chunks_[chunk].early = false; }
 
-  // Whether chunks have the awaited step's update before it is posted: then the weights are of two
+  // Whether chunks have the awaited step's update before its post: then the weights are of two
   // steps.
   bool partly_updated() const;
 
-  // Everything of the awaited step is known: awaits the next one. REQUIRES: start_updates() came
-  // before.
+  // Ends the awaited step, and awaits the next one. REQUIRES: start_updates() came before.
   void next_step();
 
   // Checks what holds between any two calls, whatever ranks published. It passes over all chunks,
@@ -173,8 +173,8 @@ class GradTracker {
     uint64_t fresh = 0;       // ranks with gradients that were not taken, a bit each
     uint64_t summed = 0;      // ranks whose noted gradients the sums hold, a bit each
     uint64_t stale = 0;       // ranks whose noted gradients have fewer discards, a bit each
-    uint64_t dropped = 0;     // of these, ranks that asked for the sum and were not told yet
-    uint32_t discards = 0;    // the most that a rank has said
+    uint64_t dropped = 0;     // stale ranks that asked for the sum and have not heard of it
+    uint32_t discards = 0;    // the most of any rank
     uint32_t micro_step = 0;  // the greatest of the fresh ones
     bool ready = false;       // is in ready_
     bool to_sum = false;      // a rank has asked for it in this step
@@ -182,7 +182,7 @@ class GradTracker {
     bool has_squares = false;
     bool updated = false;
     bool early = false;       // updated early, from all gradients but the fresh ones
-    bool has_slot = false;    // has one for that, in this step
+    bool has_slot = false;    // has a spare slot for that, in this step
     bool queued = false;      // is in early_queue_
     bool incomplete = false;  // is ready without all ranks' gradients
     bool parted = false;  // was incomplete in this step: its micro-steps are not those of all ranks
@@ -212,19 +212,19 @@ class GradTracker {
   const shm::StepRules rules_;
   uint32_t step_ = 1;
   uint64_t posted_ = 0;  // ranks that posted it, a bit each
-  uint64_t absent_ = 0;  // that said goodbye and will never post it
+  uint64_t absent_ = 0;  // ranks that said goodbye and will never post it
   bool has_sums_;
   bool wants_sums_ = false;
   std::vector<Chunk> chunks_;
-  std::vector<Publication> noted_;    // rank by rank, as they are looked at, all chunks
-  std::vector<uint32_t> discards_;    // by rank: the most that it has said in the awaited step
-  std::vector<uint32_t> published_;   // by rank: chunks noted in it with as many discards
+  std::vector<Publication> noted_;    // rank by rank (the order of reading), all chunks
+  std::vector<uint32_t> discards_;    // by rank: its discards in the awaited step
+  std::vector<uint32_t> published_;   // by rank: chunks published in it since its last discard
   std::vector<uint32_t> last_steps_;  // by rank; UINT32_MAX: it has not said goodbye
   std::vector<uint32_t> awaited_;     // by rank: 1 + the chunk whose sum it waits for, 0: none
-  uint64_t awaiting_ = 0;             // ranks that have one there, a bit each
+  uint64_t awaiting_ = 0;             // ranks that wait for a sum, a bit each
   uint64_t in_call_ = 0;              // ranks, a bit each
   std::vector<uint32_t> ready_;
-  // To be updated early, unless the post or other gradients come before.
+  // Chunks to update early, unless the post or other gradients come first.
   ChunkList early_queue_;
 };
 

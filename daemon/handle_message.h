@@ -8,8 +8,8 @@
 
 namespace elixir::daemon {
 
-// Bytes that a rank sent on the control channel after its Hello, decoded and given to its job. The
-// status is what the rank is ended for. No socket: tests hand in what they like.
+// Decodes bytes that a rank sent on the control channel after its Hello, and calls its job. An
+// error is the reason to end the rank's session. Uses no socket, so tests can pass any bytes.
 Status handle_message(Session& session, std::span<const std::byte> bytes);
 
 }  // namespace elixir::daemon

@@ -5,8 +5,8 @@
 // only the request or the job that asked for it (Daemon::contain), but libzmq and libc would end
 // the process. For them, and for messages that must be sent, elixird keeps a reserve. Its malloc(),
 // calloc() and realloc() come before libc's, and return the reserve to the system when libc has no
-// more for a small request. While it is gone elixird takes no new job, and each tick tries to get
-// it back.
+// more for a small request. While the reserve is gone, elixird takes no new job, and each tick
+// tries to get it back.
 
 #include <cstddef>
 #include <cstdint>
@@ -17,10 +17,10 @@
 namespace elixir::daemon {
 
 inline constexpr size_t kHeapReserveBytes = 8 << 20;
-// Larger requests get none of it: libzmq and the log need no such sizes.
+// Larger requests get nothing of it: libzmq and the log make none.
 inline constexpr size_t kSmallRequestBytes = 1 << 20;
 
-// Takes the reserve again if it is gone and can be had. False if it is still gone. Any thread.
+// Takes the reserve again if it is gone. False if the system has no memory for it. Any thread.
 bool keep_heap_reserve() noexcept;
 // Whether it is there. Any thread. Relaxed: the answer may change a moment later.
 bool has_heap_reserve() noexcept;

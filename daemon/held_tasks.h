@@ -9,8 +9,8 @@
 
 namespace elixir::daemon {
 
-// Tasks of the activity in flight that a save keeps from the workers, one a chunk at most. Each is
-// taken back in constant time. Allocates at construction alone; the event loop's.
+// Tasks of the activity in flight that a save keeps from the workers, at most one per chunk. To add
+// or take one takes constant time. Owned by the event loop. Allocates only at construction.
 class HeldTasks {
  public:
   explicit HeldTasks(uint32_t n_chunks) : at_(n_chunks) { tasks_.reserve(n_chunks); }
@@ -33,7 +33,7 @@ class HeldTasks {
 
  private:
   std::vector<ChunkTask> tasks_;  // in any order
-  std::vector<uint32_t> at_;      // by chunk: where there, if it has one
+  std::vector<uint32_t> at_;      // by chunk: the index of its task, if it has one
 };
 
 }  // namespace elixir::daemon

@@ -28,7 +28,7 @@ class JobPorts {
  public:
   // Hands the work to the workers. Job::work_done() follows when they have given it back.
   virtual void submit(JobWork* work) = 0;
-  // Acknowledges a request of the rank.
+  // Acknowledges the rank's request.
   virtual void reply(const Session& session, uint64_t request_id) = 0;
   // Tells the rank why the job ends, and which rank is the cause (kNoRank: none).
   virtual void tell(const Session& session, const Status& why, uint32_t cause) = 0;
@@ -44,10 +44,10 @@ class JobPorts {
   virtual void start_restore(Job& job, std::shared_ptr<Restoring> restoring) = 0;
   // Bytes that copies of states may take beside the memory of all jobs.
   virtual uint64_t free_bytes() = 0;
-  // Frees memory that takes long to give back.
+  // Frees the save's memory in the background, because that takes long.
   virtual void free_later(std::shared_ptr<Saving> saving) = 0;
-  // Nothing uses the job's memory any more and its ranks have been told. The caller makes the job
-  // impossible to find, and keeps it until the verb in progress has returned.
+  // Nothing uses the job's memory any more, and its ranks have heard of the end. The implementation
+  // makes the job impossible to find, and keeps it until the verb in progress has returned.
   virtual void over(Job& job) = 0;
 
  protected:
@@ -59,11 +59,11 @@ struct SaveAsked {
   uint32_t after_step = 0;
   std::string name;
   std::vector<std::optional<SavePart>> parts;  // by local rank
-  int64_t held_since_ns = 0;                   // the next step waits for the save before
+  int64_t held_since_ns = 0;  // since when the next step waits for the save before it
   bool complete() const;
 };
 
-// A save that was rejected, and which ranks have heard it, a bit each.
+// A save that was rejected, and the ranks that have heard it, a bit each.
 struct SaveRefused {
   uint32_t after_step = 0;
   Status status;
@@ -78,7 +78,7 @@ struct SaveMemory {
 // Figures in status about folders that were saved.
 struct SaveStatistics {
   uint64_t published = 0, failed = 0, dropped = 0;
-  uint64_t step_last = 0;  // of the last that was published
+  uint64_t step_last = 0;  // the step of the last one published
   double write_s_last = 0, stall_ms_last = 0;
   std::string error_last = {};
 };
@@ -88,7 +88,7 @@ struct JobStatistics {
   uint64_t steps = 0;
   int64_t update_ns_last = 0;
   int64_t update_ns_sum = 0;
-  uint64_t updated_numel_last = 0;  // parameters updated by elixird, here: UpdateResult's
+  uint64_t updated_numel_last = 0;  // parameters that elixird updated here: UpdateResult's
   uint64_t updated_numel_sum = 0;
   uint32_t early_chunks_last = 0, early_hits_last = 0;  // UpdateResult's
   uint64_t early_chunks_sum = 0, early_hits_sum = 0;
@@ -98,14 +98,13 @@ struct JobStatistics {
   uint64_t skipped = 0;
 };
 
-// The ranks of one training on this node, counted from 0 to local_ranks() here: their arrival,
-// their gradients and steps, their end.
+// The ranks of one training on this node: their arrival, their gradients and steps, their end. They
+// are counted from 0, on this node.
 //
-// Used only by the event loop. Workers use its JobWork while it is submitted, and the threads that
-// fill a session's memory its FillProgress. Trainers use the mapped memory, where nothing is
-// trusted. A verb that finds a rule broken ends the job with a fault, or returns a status for
-// end_session(). Any verb may end the job; from JobPorts::over() on, every verb finds nothing to
-// do.
+// Only the event loop uses it. Workers use its JobWork while it is submitted. Threads that fill a
+// session's memory use its FillProgress. Trainers use the mapped memory, where nothing is trusted.
+// A verb that finds a broken rule ends the job with a fault, or returns a status for end_session().
+// Any verb may end the job. After JobPorts::over(), every verb does nothing.
 //
 // The functions are grouped by file: job.cpp, doorbells.cpp, publications.cpp, dispatcher.cpp,
 // open_step.cpp and early.cpp (hop 3 of the data path), swing.cpp, ending.cpp.
@@ -120,9 +119,9 @@ class Job {
     uint32_t local_ranks = 1;  // on this node
     shm::TableDigest table = {};
     std::vector<shm::ParameterPlace> places;
-    uint32_t workers = 0;  // at most so many threads; 0: all
+    uint32_t workers = 0;  // the most threads; 0: all
 
-    // A rank's memory, with that for sums of gradients or without.
+    // A rank's memory, with or without the memory for sums of gradients.
     uint64_t rank_bytes(bool sums) const {
       return shape.session_bytes() + (sums ? shape.sums_bytes() : 0);
     }
@@ -137,26 +136,26 @@ class Job {
   Result<Session*> claim(Session session);
   // The memory of Session::reservation is there, or the reason why not: then the job ends.
   void reserved(Session& session, Result<SessionMemory> memory);
-  // Logs it every few seconds per rank.
+  // Logs each rank whose memory is being reserved, every few seconds.
   void say_what_is_being_reserved(int64_t now_ns);
-  // The rank has its AttachReply. True when it was the last one: begin_work() is next.
+  // The rank has its AttachReply. True if it is the last rank: call begin_work() next.
   bool attached(const Session& session);
-  // Cuts the work for groups of so many threads. REQUIRES: attached() was true.
+  // Cuts slices for worker groups with these numbers of threads. REQUIRES: attached() was true.
   void begin_work(std::span<const uint32_t> threads_of_group, uint64_t slice_numel);
-  // Every rank has been sent the descriptors of all.
+  // The descriptors of all ranks have been sent to every rank.
   void ranks_are_told();
-  // The rank has mapped its memory; once all have, it is closed to new writers.
+  // The rank has mapped its memory. Once all ranks have, the memory is closed to new writers.
   void said_hello(Session& session, std::string routing_id);
   Status load_chunk(const Session& session, const shm::LoadChunk& message);
-  // Answers the request once the job is loaded, and every rank has asked, if it says so.
+  // Answers the request once the job is loaded and, if the request says so, every rank has asked.
   void await_ready(Session& session, const shm::AwaitReady& request);
 
   // ---- doorbells.cpp, publications.cpp, dispatcher.cpp: what a rank has written in shared memory,
   // and what the workers did ----
 
-  // The doorbell of a post.
+  // The doorbell of a post has rung.
   void heard_post(Session& session, uint32_t step);
-  // Reads its posted_step. Ends a session that broke the rules.
+  // Reads the rank's posted_step. Ends a session that broke the rules.
   void look_at_posted(Session& session);
   // Reads a chunk's gradients that a doorbell announced.
   Status look_at_grads(const Session& session, uint32_t chunk);
@@ -176,19 +175,19 @@ class Job {
   void heard_load(Session& session, const shm::LoadFolder& message,
                   Result<checkpoints::Details> details, UniqueFd folder);
   Status staged_chunk(const Session& session, const shm::StagedChunk& message);
-  // Writers are done with chunks that updates, or a rank's staging memory, wait for.
+  // Writers have finished chunks for which updates, or a rank's staging memory, wait.
   void saving_moved();
   void save_over();
   void restore_over();
-  // Writes it to shared memory, for ranks that wait.
+  // Writes the progress to shared memory, for ranks that wait.
   void tell_folder_progress();
   // Logs a save or a load that makes no progress.
   void say_what_stands_still(int64_t now_ns);
 
   // ---- ending.cpp: ranks go ----
 
-  // The rank broke the rules, or its memory could not be had. It hears why; the others hear that
-  // they lost it.
+  // The rank broke the rules, or its memory could not be reserved. It hears why. The others hear
+  // that they lost it.
   void end_session(const Session& session, const Status& why);
   // End-of-file without Detach. A step that every rank had posted before will still happen.
   void lose_rank(Session& session);
@@ -202,17 +201,17 @@ class Job {
   // more. It needs no memory itself, and may be called again.
   void give_up();
   bool given_up() const { return given_up_; }
-  // The rank has gone, even without a goodbye.
+  // The rank has gone, with or without a goodbye.
   void leave(Session& session) { close(session); }
   // Ends the job if a rank's memory has lost pages (SessionMemory::lost_pages).
   void check_memory();
   // Looks in the next `bytes` of its memory for pages that the system has swapped out.
   void look_for_swapped(uint64_t bytes);
-  // Ends the job if it waits longer than the limit for a rank that is missing or silent, or if
-  // ranks within a step do.
+  // Ends the job if it, or ranks within a step, wait longer than the limit for a rank that is
+  // missing or silent.
   void check_timeout(int64_t now_ns, uint32_t limit_s);
 
-  // ---- what it is ----
+  // ---- its state ----
 
   const Options& options() const { return options_; }
   uint32_t local_ranks() const { return options_.local_ranks; }
@@ -226,23 +225,23 @@ class Job {
   const SaveStatistics& saves() const { return saves_; }
   const Saving* saving() const { return saving_.get(); }  // null: none is under way
   SaveMemory save_memory() const;
-  // Whether it was broken off, and only the thread of its save or load has not come back.
+  // Whether the job is ending, and waits only for the thread of its save or load.
   bool waits_for_folder_alone() const;
   std::string folder_under_way() const;  // "": none
   uint64_t lost_doorbells() const { return doorbells_.lost(); }
   uint64_t numel() const { return numel_; }    // parameters, without padding
   bool has_sums() const { return has_sums_; }  // memory for sums of gradients
   uint64_t need_bytes() const;
-  uint64_t reserved_bytes() const { return reserved_bytes_; }  // of ranks whose memory is there
-  uint64_t swapped_bytes() const { return swapped_bytes_; }    // as it was found last
-  uint64_t filling_bytes() const;  // filled already of those whose memory is on its way
-  bool reserving() const;          // a background task makes memory for it
+  uint64_t reserved_bytes() const { return reserved_bytes_; }  // by ranks whose memory is there
+  uint64_t swapped_bytes() const { return swapped_bytes_; }    // at the last look
+  uint64_t filling_bytes() const;  // already filled for ranks whose memory is not there yet
+  bool reserving() const;          // a background task makes memory for the job
   bool step_in_hand() const { return machine_.activity() == Activity::kStep; }
-  bool work_in_hand() const { return submitted_; }  // of workers, or done and not counted yet
+  bool work_in_hand() const { return submitted_; }  // at workers, or done but not counted yet
 
  private:
-  // A step that every rank has posted: missing squares are taken, then the verdict is given and the
-  // chunks are updated.
+  // The stages of a step that every rank has posted. First, missing squares are taken. Then the
+  // verdict is given, and the chunks are updated.
   enum class StepStage { kTaking, kUpdating };
 
   // ---- job.cpp ----
@@ -344,9 +343,9 @@ class Job {
   GradTracker tracker_;
   Doorbells doorbells_;
   Sessions sessions_;               // by local rank; null: not claimed yet
-  int64_t phase_since_ns_;          // when it began, or when its last rank attached
+  int64_t phase_since_ns_;          // when the phase began, or its last rank attached
   uint64_t seen_publications_ = 0;  // at the tick before
-  int64_t moved_ns_ = 0;            // when there was another one, or nobody waited for it
+  int64_t moved_ns_ = 0;            // when one came last, or nobody waited for one
   uint64_t reserved_bytes_ = 0;
   uint64_t swapped_bytes_ = 0;
   bool closed_to_new_writers_ = false;
@@ -358,19 +357,19 @@ class Job {
   std::vector<const SessionMemory*> memories_;  // by local rank, from begin_work() on
   std::unique_ptr<ParameterUpdates> updates_;
   std::unique_ptr<JobWork> work_;
-  // Of the activity in flight: tasks that go to the workers next (capacity for all chunks), and
-  // those that a save holds.
+  // Tasks of the activity in flight: those that go to the workers next (capacity for all chunks),
+  // and those that a save holds.
   std::vector<ChunkTask> tasks_;
   HeldTasks held_tasks_;
-  std::vector<uint32_t> released_;  // chunks, just now; capacity for all
-  bool submitted_ = false;          // workers have some
+  std::vector<uint32_t> released_;  // chunks that a save released just now; capacity for all
+  bool submitted_ = false;          // workers have tasks
   bool completes_step_ = false;     // with the last of tasks_
 
   // The step in flight, or, if a step is open, the next one.
   StepStage stage_ = StepStage::kTaking;
   StepWork step_work_;
   std::vector<shm::StepRecord> records_, open_records_;  // copies, by rank
-  // Immediate and early updates: what the ranks had announced when the first chunk was ready.
+  // Immediate and early updates: the ranks' announcement, read when the first chunk was ready.
   std::optional<shm::StepRecord> opened_;
   bool made_for_others_ = false;  // early updates of the step had older hyperparameters
   StateSlots slots_;
@@ -387,12 +386,12 @@ class Job {
   JobStatistics statistics_;
 
   std::optional<SaveAsked> asked_;
-  std::optional<SaveRefused> refused_;            // the last of one rank's
+  std::optional<SaveRefused> refused_;            // the last save that was rejected
   std::optional<checkpoints::LeftOut> left_out_;  // empty: no save knows it, or a load changed it
   std::shared_ptr<Saving> saving_;                // null: none is under way
   std::shared_ptr<Saving> retired_;               // over, but workers still have its tasks
   std::shared_ptr<Restoring> restoring_;          // null: none is asked for
-  bool announced_ = false;  // the fault, before the job's end, since a save continues
+  bool announced_ = false;  // the fault was announced before the job's end, as a save continues
   SaveStatistics saves_;
 };
 

@@ -29,21 +29,21 @@ inline constexpr EnumName<JobPhase> kJobPhaseNames[] = {{"attaching", JobPhase::
 constexpr const char* job_phase_name(JobPhase phase) { return name_in(kJobPhaseNames, phase); }
 
 // The use of the job's memory: at most one at a time, so nothing reads the states while a step
-// writes them. kTake: gradients of the next step, before it is posted. kRestore: states come from a
-// stored folder.
+// writes them. During kTake, gradients of the next step are taken before its post. During kRestore,
+// states come from a stored folder.
 enum class Activity { kNone, kLoad, kTake, kStep, kRestore };
 
 struct Load {
-  uint32_t rank = 0;  // whose grad slot holds the values
+  uint32_t rank = 0;  // its grad slot holds the values
   uint32_t chunk = 0;
-  uint32_t slot = 0;  // which of its slots
+  uint32_t slot = 0;  // the index of that grad slot
   shm::LoadPart part = shm::LoadPart::kWhole;
 
   bool operator==(const Load&) const = default;
 };
 
 // The reason why a job ends before its ranks said goodbye. The rank that caused it hears `code` and
-// `text`, the others `others_code` and `others_text`.
+// `text`; the others hear `others_code` and `others_text`.
 struct Fault {
   Code code = Code::kOk;
   uint32_t rank = kNoRank;
@@ -61,7 +61,7 @@ Fault fault_of_all(Code code, uint32_t rank, std::string text);
 // or its step must stay the last one.
 struct Holds {
   bool loads = false;  // and restores
-  bool steps = false;  // and gradients of the one that comes next
+  bool steps = false;  // and taking gradients of the next step
 };
 
 // The activity to start now.
@@ -71,14 +71,14 @@ struct NextActivity {
   uint32_t step;  // kStep
 };
 
-// The state machine of one job: the state of each rank, the activity in flight, the next one. Ranks
-// are counted on this node; messages name them by their number among all of the job. No thread,
-// socket, clock or memory; foreign values are arguments and a violation is a kProtocol status. Not
-// thread-safe.
+// The state machine of one job: the state of each rank, the activity in flight, and the next
+// activity. Ranks are counted on this node; messages name them by their number among all of the
+// job. No thread, socket, clock or memory; foreign values are arguments and a violation is a
+// kProtocol status. Not thread-safe.
 class JobMachine {
  public:
-  // `loaders`: so many ranks load, from 0 on; the job trains when all of them have. Chunks to be
-  // loaded are counted here as elixird keeps them: those placed on the CPU, then the frozen ones.
+  // `loaders` ranks load chunks, from rank 0 on. The job trains when all of them have loaded.
+  // Chunks are counted here as elixird keeps them: those placed on the CPU, then the frozen ones.
   struct Chunks {
     uint32_t on_cpu = 0, frozen = 0;
 
@@ -95,29 +95,29 @@ class JobMachine {
   // Ranks whose place nobody has taken; a timeout names them.
   std::vector<uint32_t> missing_ranks() const;
 
-  // Takes a rank's place, for the one with that number among all of the job. kInvalidArgument when
-  // it is taken or the job is past attaching.
+  // Takes a rank's place; `number` is its number among all ranks of the job. kInvalidArgument when
+  // the place is taken or the job is past attaching.
   Status claim(uint32_t rank, uint32_t number);
   // The rank's memory is there. True when it was the last one: the job is loading, or, with no
   // chunks, training.
   bool attached(uint32_t rank);
 
   // Queues a LoadChunk of load.rank, while the job is loading or while every posted step is
-  // finished; a chunk may come again. kProtocol: that rank does not load; wrong phase, chunk or
-  // part; or the slot is still in use.
+  // finished. A chunk may come again. Returns kProtocol if that rank does not load, if the phase,
+  // chunk or part is wrong, or if the slot is still in use.
   Status request_load(const Load& load);
   // Queues a restore of states from a stored folder, instead of all loads or while every posted
-  // step is finished. kProtocol: neither holds, or a restore is in progress.
+  // step is finished. kProtocol: neither is the case, or a restore is in progress.
   Status request_restore();
   // REQUIRES: activity() is kRestore. After a failed one, a job that is loading accepts other
   // loads.
   void finish_restore(bool restored);
-  // The rank's posted_step as read from shared memory. kProtocol: it went back, too far ahead, or
+  // The rank's posted_step as read from shared memory. kProtocol: it went back or too far ahead, or
   // the job is not loaded.
   Status note_posted(uint32_t rank, uint32_t posted);
 
-  // Starts the next activity if none is in flight: a load, else a step that every rank has posted,
-  // else, when `gradients_ready`, taking them.
+  // Starts the next activity if none is in flight: a restore, else a load, else a step that every
+  // rank has posted. If there is none of these, it takes gradients, when `gradients_ready`.
   NextActivity start_next(bool gradients_ready = false, const Holds& holds = {});
   // REQUIRES: activity() is kLoad.
   const Load& load_in_flight() const;
@@ -159,7 +159,7 @@ class JobMachine {
   };
   struct Loader {
     std::vector<LoadState> loaded;  // by chunk, as it will be after the queued loads
-    std::vector<bool> there;        // by chunk: values of it were taken whole
+    std::vector<bool> there;        // by chunk: it was loaded whole
     std::vector<bool> pending;      // by slot
     std::vector<uint32_t> taken;    // by slot
     uint32_t missing = 0;           // chunks that are not there

@@ -30,10 +30,10 @@ struct StepWork {
 // The work of worker threads for one job: tasks on chunks (sums of gradients, squares, updates), or
 // taking a chunk's initial weights.
 //
-// The event loop begins a piece of work while no worker holds this object, hands it to the
-// WorkerPool, and touches it again only after the pool has given it back: the pool's mutex orders
-// both. In between, workers take slices by an atomic counter; a slice costs no allocation, lock,
-// log line or system call.
+// The event loop begins a piece of work while no worker holds this object, and hands it to the
+// WorkerPool. It touches the object again only after the pool has given it back. The pool's mutex
+// orders both. In between, workers take slices by an atomic counter; a slice costs no allocation,
+// lock, log line or system call.
 class JobWork {
  public:
   struct RankMemory {
@@ -60,18 +60,18 @@ class JobWork {
                    const GradTracker& tracker, int64_t begin_ns);
   // The snapshot for copies of tasks; it lives until the next one is set. Null: no task copies.
   void set_snapshot(std::shared_ptr<Snapshot> snapshot) { snapshot_ = std::move(snapshot); }
-  // Begins to load one chunk: FP32 values go from the rank's grad slot into all ranks' states (host
-  // exchange), or into its own.
+  // Begins to load one chunk: values go from the rank's grad slot into the states of all ranks
+  // (host exchange), or of this rank (collective exchange).
   void begin_load(uint32_t rank, uint32_t chunk, shm::LoadPart part);
   // The squares of all chunks, from the latest tasks that took them. REQUIRES: host exchange.
   NormSum squares() const;
   // Publishes that the chunks' states of the step are in the slots that StateSlots has for them.
   void publish_params(std::span<const uint32_t> chunks, uint32_t step);
-  // Publishes the step. The event loop calls it if there is no chunk whose completion would.
+  // Publishes the step. The event loop calls it if no chunk's completion does that.
   void complete_step(const StepWork& step);
   // Publishes how often each parameter has been updated, if ranks do not know it.
   void tell_updates();
-  // Publishes the step with all chunks as they are.
+  // Publishes a skipped step: all chunks stay as they are.
   void skip_step(const StepWork& step);
   // Time spent on the last completed step.
   int64_t update_ns() const { return update_ns_; }
@@ -136,7 +136,7 @@ class JobWork {
   shm::LoadPart part_ = shm::LoadPart::kWhole;
   uint32_t loader_ = 0;
   std::vector<ChunkTask> tasks_;              // by chunk
-  std::vector<uint32_t> revisions_;           // that a chunk's task sums: chunk by chunk, all ranks
+  std::vector<uint32_t> revisions_;           // revisions to be summed: chunk by chunk, all ranks
   std::vector<std::vector<uint32_t>> queue_;  // by group: slices to do; capacity for all
 
   // Shared by workers.
@@ -145,7 +145,7 @@ class JobWork {
   std::unique_ptr<SharedNorm[]> squares_;  // by chunk; null with the collective exchange
   std::atomic<uint32_t> chunks_left_{0};
   // Written by the worker that completes the last task.
-  int64_t worked_ns_ = 0;  // on the step that is not completed
+  int64_t worked_ns_ = 0;  // so far, on the step in progress
   int64_t update_ns_ = 0;
 };
 

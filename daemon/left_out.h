@@ -12,9 +12,9 @@
 
 namespace elixir::daemon {
 
-// A checkpoint's entry about the frozen parameters that it leaves out, from the memory of `ranks`,
-// all of it. Empty if these are not all ranks of the job, or when cancelled. For a background
-// thread.
+// Makes a checkpoint's entry about the frozen parameters that it leaves out. Reads all of them in
+// the memory of `ranks`. Empty if these are not all ranks of the job, or when cancelled. For a
+// background thread.
 std::optional<checkpoints::LeftOut> left_out_of(const shm::Shape& shape,
                                                 std::span<const shm::ParameterPlace> places,
                                                 const StateSlots& slots,

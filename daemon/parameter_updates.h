@@ -13,29 +13,30 @@
 namespace elixir::daemon {
 
 // Knows which parameters a job's step updates, and with which group's hyperparameters. The ranks of
-// this node say it (shm::GradGroup), and it is copied once per step, before any slice of the chunk
-// is touched. A parameter without a gradient on any rank stays as it is, states included.
+// this node write a group per parameter (shm::GradGroup). The groups are copied once per step,
+// before any slice of the chunk is touched. A parameter without a gradient on any rank stays as it
+// is, states included.
 //
-// A part is the share of one chunk in a parameter. Each part counts its own updates, so that chunks
-// of one parameter may be updated, and their updates undone, in any order. Part i is the first one
-// of parameter i; the others are numbered from n_parameters on. Parts of one parameter that count
-// differently break the rules (check_parts).
+// A part is the piece of a parameter that lies in one chunk. Each part counts its own updates, so
+// that chunks of one parameter may be updated, and their updates undone, in any order. Part i is
+// the first one of parameter i; the others are numbered from n_parameters on. Parts of one
+// parameter that count differently break the rules (check_parts).
 //
 // The event loop changes it while no worker holds the job's work; workers read it in between.
 class ParameterUpdates {
  public:
-  // `shards`: those that are updated on this node, by local rank.
+  // `shards`: the shards that this node updates, by local rank.
   ParameterUpdates(const shm::Shape& shape, std::span<const shm::ParameterPlace> places,
                    std::span<const uint32_t> shards);
 
   // ---- the event loop ----
 
-  // Copies what `ranks`, all of this node, say of the chunk's parameters, unless it has done so in
-  // this step. A violation is a group that the step does not have, or one that differs from an
-  // earlier rank's.
+  // Copies the groups that `ranks`, all of this node, give to the chunk's parameters, unless it has
+  // done so in this step. A violation is a group that the step does not have, or one that differs
+  // from an earlier rank's.
   StepViolation read(uint32_t chunk, uint32_t step, std::span<const SessionMemory* const> ranks,
                      uint32_t n_groups);
-  // Whether ranks still say of the chunk's parameters what they said when it was read. REQUIRES: it
+  // Whether ranks still give the chunk's parameters the groups that were read. REQUIRES: the chunk
   // was read in this step.
   bool is_as_read(uint32_t chunk) const;
   // Checks that all parts of a parameter were read alike. REQUIRES: every chunk was read in this
@@ -45,12 +46,12 @@ class ParameterUpdates {
   void begin(const shm::StepRecord& record, uint64_t number, double grad_scale);
   // The chunk is updated now. REQUIRES: it was read in this step, and begin() was called.
   void update(uint32_t chunk);
-  // The chunk was not updated, after all: update() may come again in this step. forget(): and
-  // read() looks again.
+  // undo(): the chunk was not updated after all, and update() may come again in this step.
+  // forget(): read() copies the groups again.
   void undo(uint32_t chunk);
   void forget(uint32_t chunk) { is_read_[chunk] = 0; }
-  // The word of all ranks on a part (shm::GradGroup), once its chunk was read in this step; and how
-  // often it has been updated.
+  // The group that the ranks give to a part, once its chunk was read in this step, and the number
+  // of the part's updates.
   uint8_t said(uint32_t part) const { return said_[part]; }
   uint64_t updates_of_part(uint32_t part) const { return steps_.updates(part); }
   // The count of ParameterSteps. Between steps all parts of a parameter have one count.
@@ -68,10 +69,10 @@ class ParameterUpdates {
   // ---- worker threads ----
 
   struct Start {
-    uint64_t offset;  // in the chunk; what lies up to the next one belongs to it
+    uint64_t offset;  // in the chunk; the part reaches up to the next offset
     uint32_t parameter, part;
   };
-  // By offset, of a chunk placed on the CPU.
+  // The parts of a chunk placed on the CPU, by offset.
   std::span<const Start> starts(uint32_t chunk) const {
     return {starts_.data() + first_[chunk], starts_.data() + first_[chunk + 1]};
   }
@@ -91,11 +92,11 @@ class ParameterUpdates {
   std::vector<uint64_t> numel_of_;     // by part, and by shard
   std::vector<uint8_t> said_;          // by part: a shm::GradGroup
   std::vector<uint8_t> is_read_;       // by chunk, in this step
-  // By rank: its words on each parameter in the step below.
+  // By rank: its groups of all parameters, in the step below.
   std::vector<const shm::GradGroup*> words_;
   uint32_t words_of_step_ = 0;  // 0: none; steps count from 1
   optim::ParameterSteps steps_;
-  std::vector<optim::AdamOptions> groups_;  // of the step
+  std::vector<optim::AdamOptions> groups_;  // the step's
 };
 
 }  // namespace elixir::daemon

@@ -19,13 +19,14 @@ struct PlannedPart {
   uint64_t first = 0, numel = 0;   // elements of the chunk
 };
 
-// By chunk, ascending by file and offset, as the plan has the arrays of `parameters`.
+// The parts of each chunk, ascending by file and offset. The plan has the places of the arrays of
+// `parameters`.
 std::vector<std::vector<PlannedPart>> parts_by_chunk(
     const checkpoints::FilePlan& plan, std::span<const checkpoints::SavedParameter> parameters,
     const shm::Shape& shape);
 
-// Copies the chunk that ranks have staged into their images. It is not mapped, because a trainer
-// can take its pages back. One chunk is staged at a time.
+// Copies the chunk that ranks have staged into their images (SavePart::image). The staging memory
+// is not mapped, because a trainer can take its pages back. One chunk is staged at a time.
 Status read_staged(std::span<SavePart> parts);
 
 }  // namespace elixir::daemon

@@ -1,7 +1,7 @@
 #pragma once
 
-// What is written into a file in one go, and what is found out on the way: hashes, and how many
-// values are not finite.
+// Bytes that are written into a file in one go, their hash, and the number of values that are not
+// finite.
 
 #include <sys/uio.h>
 
@@ -16,13 +16,13 @@ struct XXH3_state_s;
 
 namespace elixir::daemon {
 
-// Values in memory. kNone: nobody counts those that are not finite.
+// Values in memory. kNone: those that are not finite are not counted.
 struct Values {
   std::span<const std::byte> bytes;
   ValueFormat format = ValueFormat::kNone;
 };
 
-// Bytes that lie one behind another in a file, wherever they come from.
+// Bytes that lie one behind another in a file. In memory they may lie anywhere.
 struct Run {
   uint32_t file = 0;
   uint64_t offset = 0;
@@ -32,8 +32,9 @@ struct Run {
   void append(std::span<const std::byte> part, ValueFormat format = ValueFormat::kNone);
 };
 
-// The next `bytes` of what the parts hold, from part `*next` on, taken off them. It cuts no value
-// if `bytes` is a multiple of the widest: a file has the widest types first.
+// Takes the next `bytes` off the parts, from part `*next` on; fewer if they would be more than
+// IOV_MAX pieces. It cuts no value if `bytes` is a multiple of the widest value: a file has the
+// widest types first.
 std::vector<Values> take_front(std::vector<Values>& parts, size_t* next, uint64_t bytes);
 
 // Adds the bytes to the hash. Returns how many values are not finite.

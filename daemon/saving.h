@@ -24,7 +24,7 @@ struct FolderWatch {
   int64_t since_ns = 0;  // when it moved last; 0: it was not looked at
   WaitNotes notes{60, 30};
 
-  // Whether it has stood still for so long that the log must have a line.
+  // Whether it has stood still for so long that the log needs a line.
   bool due(uint64_t bytes_now, int64_t now_ns) {
     if (since_ns == 0 || bytes_now != bytes) *this = {.bytes = bytes_now, .since_ns = now_ns};
     return notes.due(still_s(now_ns));
@@ -34,14 +34,14 @@ struct FolderWatch {
 
 // A rank's part of a save.
 struct SavePart {
-  uint32_t number = 0;           // of its request
+  uint32_t number = 0;           // the request's
   UniqueFd parent;               // the folder for the new one
   UniqueFd lock;                 // invalid: the trainer has none
   UniqueFd staging;              // a memfd of the rank's; invalid: no chunk is placed on a GPU
   std::vector<std::byte> image;  // the chunk that was staged there last
   checkpoints::Details details;
-  uint64_t details_bytes = 0;  // as they came
-  bool staged_first = false;   // a chunk, before the save has begun
+  uint64_t details_bytes = 0;  // as received
+  bool staged_first = false;   // a chunk was staged before the save began
 
   uint64_t memory_bytes() const { return details_bytes + image.size(); }
   void close_folder() {
@@ -62,14 +62,14 @@ struct Saving {
   std::vector<checkpoints::SavedParameter> parameters;
   // Without its files; left_out has its hash if the job knows it already.
   checkpoints::Manifest manifest;
-  std::vector<uint64_t> updates;  // by parameter that is trained: Adam's count
+  std::vector<uint64_t> updates;  // by trained parameter: Adam's count
   uint64_t rate_bytes_s = 0;      // most bytes per second of the disk; 0: no limit
   uint32_t threads = 1;
   int wake_fd = -1;  // an eventfd, written when the snapshot has moved
 
   std::shared_ptr<Snapshot> snapshot;
   std::atomic<uint64_t> bytes{0}, done_bytes{0};
-  // Values of trained parameters and of their states, as they were written, that are not finite.
+  // The number of values that are not finite, in trained parameters and their states, as written.
   std::atomic<uint64_t> bad_values{0};
   std::atomic<bool> cancelled{false};
 
@@ -78,7 +78,7 @@ struct Saving {
   int64_t begin_ns = 0, end_ns = 0;
   uint32_t pruned = 0;
 
-  // The event loop's alone.
+  // Only the event loop uses these.
   FolderWatch watch;
   uint32_t staged_told = 0;   // written chunks placed on the GPU that ranks have heard of
   int64_t held_since_ns = 0;  // since when updates, or a step, wait for it; 0: nothing does
@@ -97,11 +97,11 @@ struct Saving {
 };
 
 // Writes the folder, and publishes it. For a background thread, with `threads` - 1 more. Sets the
-// members under "Once it is over". Then every gate of the snapshot is open, and the descriptors of
-// the parts are closed; a file system may take its time for that, so it happens here.
+// members under "Once it is over". At its return every gate of the snapshot is open, and the
+// descriptors of the parts are closed. Closing can take a file system long, so it happens here.
 void write_save(Saving& saving);
 
-// States that come from a stored folder. Shared as above.
+// States that come from a stored folder. Threads share it as they share Saving.
 struct Restoring {
   uint32_t number = 0;
   UniqueFd folder;
@@ -111,7 +111,7 @@ struct Restoring {
   std::vector<checkpoints::WantedParameter> wanted;
   std::vector<std::string> ignored;
   std::vector<shm::ParameterPlace> places;
-  StateSlots slots{shm::Shape()};     // where chunks lie
+  StateSlots slots{shm::Shape()};     // the slots of the chunks
   std::vector<Snapshot::Rank> ranks;  // by local rank
   uint32_t threads = 1;
 
@@ -124,11 +124,11 @@ struct Restoring {
   std::vector<uint64_t> updates;  // by wanted parameter
   bool touched = false;           // states have been changed
 
-  FolderWatch watch;  // the event loop's alone
+  FolderWatch watch;  // only the event loop uses it
 };
 
-// Reads it into the ranks' memory: chunks placed on the CPU and frozen ones. For a background
-// thread.
+// Reads the folder into the ranks' memory: chunks placed on the CPU and frozen ones. For a
+// background thread.
 void read_restore(Restoring& restoring);
 
 }  // namespace elixir::daemon

@@ -21,9 +21,10 @@ static_assert(sizeof(optim::RedoRecord) <= shm::kRedoRecordBytes);
 // The memfds of one session, mapped, reserved in full and bound to a NUMA node. Movable; the
 // memory is freed when it is destroyed here and unmapped by the trainers.
 //
-// A trainer can write control, grads and swing, and, if it page-locks them, the params that it
-// reads. So everything in control is copied before use; any bits are a valid gradient or state.
-// Only elixird writes state and sums, where the redo records say where something is written.
+// A trainer can write control, grads and swing. If it page-locks the params that it reads, it can
+// write them, too. So everything in control is copied before use. In the others any bits are valid
+// values. Only elixird writes state and sums. The redo records in state say where something is
+// being written.
 class SessionMemory {
  public:
   struct Options {
@@ -45,32 +46,33 @@ class SessionMemory {
   const shm::Segment& state() const { return state_; }
   // Has no page before it is filled.
   const shm::Segment& sums() const { return sums_; }
-  // Null: without swing chunks.
+  // Null without swing chunks.
   const shm::Segment* swing() const { return swing_ ? &*swing_ : nullptr; }
   // A descriptor of sums that cannot be mapped for writing.
   int sums_for_reading() const { return sums_for_reading_.get(); }
   // The descriptors of this session in RanksReady. They cannot be mapped for writing, except params
   // and swing memory with `to_be_pinned`, and swing memory with `to_owner`.
   std::vector<int> for_ranks(bool to_be_pinned, bool to_owner) const;
-  // Call it once every rank has been sent its descriptors: closes those that were for sending.
+  // Call it once the descriptors have been sent to every rank: closes those that were only for
+  // sending.
   void close_for_ranks();
   // Call it once every trainer has mapped its memory.
   Status close_to_new_writers();
-  // Whether pages are lost, with what was there: a trainer that may write here has taken reserved
-  // ones back, or a page could not be had when it was used.
+  // Whether pages are lost with their contents. Either a trainer that may write here has taken
+  // reserved pages back, or the system had no page when one was used.
   bool lost_pages() const;
   // Puts every chunk into its first slot.
   void put_chunks_first() const;
-  // Sums that are filled later are there now. Calling it again changes nothing.
+  // The sums are filled now, if they were not from the start. Calling it again changes nothing.
   void sums_filled();
-  // Bytes of the filled memory: those that the system may not swap out; those of the rest that it
-  // has swapped out, as look_for_swapped() finds them, piece by piece; and those that are not on
-  // Options::numa_node. Empty: the system does not tell.
+  // Bytes of the filled memory, in three figures. The system may not swap out locked bytes. Swapped
+  // bytes are those of the rest that it has swapped out, as look_for_swapped() finds them, piece by
+  // piece. Off-node bytes are not on Options::numa_node. Empty: the system does not tell.
   uint64_t locked_bytes() const { return locked_bytes_; }
   std::optional<uint64_t> swapped_bytes() const { return swap_watch_.swapped_bytes(); }
   void look_for_swapped(uint64_t bytes) { swap_watch_.look(bytes); }
   std::optional<uint64_t> off_node_bytes() const { return off_node_bytes_; }
-  // Bytes of all segments but sums.
+  // Bytes of all segments except sums.
   uint64_t bytes() const {
     return control_.bytes() + grads_.bytes() + params_.bytes() + state_.bytes() +
            (swing_ ? swing_->bytes() : 0);
@@ -164,8 +166,8 @@ class SessionMemory {
   void keep_in_memory(const shm::Segment& filled);
 
   struct Guarded {
-    int fd = -1;         // of the segment
-    int64_t blocks = 0;  // that it had when it was filled
+    int fd = -1;         // the segment's
+    int64_t blocks = 0;  // its number of blocks when it was filled
     SigbusGuard guard;
   };
 
@@ -174,8 +176,8 @@ class SessionMemory {
   std::optional<shm::Segment> swing_;
   UniqueFd params_for_reading_, state_for_reading_, sums_for_reading_;
   UniqueFd grads_for_reading_, swing_for_reading_;  // swing: with swing chunks
-  std::vector<Guarded> guarded_;                    // those that are filled
-  std::vector<const void*> locked_;  // addresses of those that are locked as they are filled
+  std::vector<Guarded> guarded_;                    // the filled segments
+  std::vector<const void*> locked_;  // addresses of segments that are locked as they fill
   uint64_t locked_bytes_ = 0;
   SwapWatch swap_watch_;
   std::optional<uint64_t> off_node_bytes_ = 0;

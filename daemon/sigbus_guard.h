@@ -7,17 +7,17 @@
 
 namespace elixir::daemon {
 
-// A mapping whose pages may not be there when they are used: others can punch holes into a memfd
-// they may write, and with huge pages what was reserved is then gone; memory may fail. While one of
-// these lives, a SIGBUS in its range does not end the process: a page of zeros takes the place of
-// what is missing, and hit() says so. SIGBUS elsewhere does what it did.
+// Guards a mapping whose pages may be missing when they are used. Others can punch holes into a
+// memfd that they may write, and reserved huge pages are then gone. Memory may also fail. While a
+// guard lives, a SIGBUS in its range does not end the process: a page of zeros takes the place of
+// the missing page, and hit() says so. SIGBUS elsewhere has its old effect.
 //
-// Movable. Any thread; hit() may be asked while others run into it.
+// Movable. Any thread; hit() may be called while other threads touch the mapping.
 class SigbusGuard {
  public:
   SigbusGuard() = default;
-  // `page_bytes` is the mapping's; `address` and `bytes` are multiples. Where kMostGuards live
-  // already it guards nothing.
+  // `page_bytes` is the mapping's page size; `address` and `bytes` are multiples of it. If
+  // kMostGuards live already, this one guards nothing.
   SigbusGuard(void* address, uint64_t bytes, uint64_t page_bytes);
   SigbusGuard(SigbusGuard&& other) noexcept : slot_(std::exchange(other.slot_, -1)) {}
   SigbusGuard& operator=(SigbusGuard&& other) noexcept {
@@ -28,7 +28,7 @@ class SigbusGuard {
 
   bool hit() const;
 
-  static constexpr int kMostGuards = 5 * kMaxSessions;  // each has five segments
+  static constexpr int kMostGuards = 5 * kMaxSessions;  // a session has five segments
 
  private:
   int slot_ = -1;

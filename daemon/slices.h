@@ -17,12 +17,12 @@ struct Slice {
 };
 
 // All slices of a job, cut once at attach. Each worker group (one per NUMA node) has its own list,
-// in the order of chunks, which is that of next use. Every chunk has at least one slice.
+// in the order of chunks, which is the order of next use. Every chunk has at least one slice.
 struct SliceTable {
   std::vector<std::vector<Slice>> by_group;
-  // Chunks are counted as elixird keeps them: those placed on the CPU, then the frozen ones.
-  // chunk_first[group][chunk]: index of the chunk's first slice in by_group[group]; one more entry
-  // closes the last chunk.
+  // The index of a chunk's first slice in by_group[group]: chunk_first[group][chunk]. One more
+  // entry closes the last chunk. Chunks are counted as elixird keeps them: those placed on the CPU,
+  // then the frozen ones.
   std::vector<std::vector<uint32_t>> chunk_first;
   std::vector<uint32_t> slices_of_chunk;  // over all groups
 };
@@ -39,7 +39,7 @@ SliceTable cut_slices(const shm::Shape& shape, std::span<const uint64_t> used_nu
                       uint64_t slice_numel, const LocalRanks& ranks, uint32_t n_groups);
 
 // The most threads of each group that may work on a job that asked for `limit` threads in all (0:
-// all, now and later). Groups with 0 get no slices: choose among the others.
+// all, now and later). A group with 0 gets no slices, so choose another one for a rank.
 std::vector<uint32_t> group_limits(uint32_t n_groups, uint32_t limit);
 
 }  // namespace elixir::daemon

@@ -15,11 +15,12 @@ namespace elixir::daemon {
 
 // The states of a job as they are after one step, while writers bring them to a disk and the job
 // continues. Nothing changes them before the next step's updates. Then a chunk that is not written
-// yet is copied, slice by slice, before each slice is updated. If there is no room for copies (the
-// shadow), its update is held until a writer is done with it. If a writer has such a chunk in hand
-// and there is room, it puts the chunk back, to write it from its copy.
+// yet is copied, slice by slice, before each slice is updated. If the memory for copies (the
+// shadow) has no room, the chunk's update is held until a writer is done with it. If a writer has
+// such a chunk in hand and there is room, it puts the chunk back, and later writes it from its
+// copy.
 //
-// Invariant: every chunk is in exactly one of these, and only moves forward:
+// Invariant: every chunk is in exactly one of these states, and only moves forward:
 //
 //   placed on the CPU, frozen   live -> written from its own memory -> written
 //                               live, or put back -> being copied -> copied -> written from the
@@ -32,10 +33,10 @@ namespace elixir::daemon {
 // A writer takes staged chunks first, because trainers wait for them. Live chunks follow: first
 // those that swing, then the others in the order of their next update. Copies come last.
 //
-// The event loop may not write everything yet: the snapshot holds updates of some chunks, and slots
-// that chunks have left. take_released() names each chunk once, when its hold ends, so the event
-// loop never walks over all that is held. No live chunk waits for a free slot: writers take copies
-// after all live chunks.
+// Some memory must not change yet: the snapshot holds updates of some chunks, and slots that chunks
+// have left. When a hold ends, take_released() names the chunk, once. So the event loop never walks
+// over all that is held. No live chunk waits for a free slot: writers take copies after all live
+// chunks.
 //
 // The event loop asks, workers copy, writers take, under one mutex that is locked a few times per
 // chunk. Only the constructor and next(), for its Item, allocate.
@@ -72,14 +73,14 @@ class Snapshot {
   // How many chunks placed on the GPU are written: a rank may forget as many of its images.
   uint32_t staged_written() const;
   bool awaits_staging() const;
-  // Ends it, even if not all is written: next() ends, and every gate is open.
+  // Ends the snapshot, even if not all is written: next() ends, and every gate is open.
   void end();
   uint64_t shadow_peak_bytes() const;
   uint64_t shadow_bytes() const { return n_slots_ * slot_bytes_; }
-  // Constant.
+  // Constant after construction.
   const std::vector<Rank>& ranks() const { return ranks_; }
   const StateSlots& slots() const { return slots_; }
-  uint64_t shadow_there_bytes() const;  // of it, the memory that is taken
+  uint64_t shadow_there_bytes() const;  // the part of it that is taken
 
   // ---- workers ----
 
@@ -101,17 +102,17 @@ class Snapshot {
     uint32_t chunk = 0;
     std::vector<Arrays> ranks;  // by local rank
   };
-  // Waits for a chunk to write. Empty if all are written or in other writers' hands, or if it is
-  // over.
+  // Waits for a chunk to write. Empty if all are written or in other writers' hands, or if the
+  // snapshot has ended.
   std::optional<Item> next();
   // Takes the memory of copies that may still be needed, so that no worker waits while it is
   // cleared. For one thread beside the others; returns when no more is needed.
   void take_shadow_memory();
   // Call it now and then while a chunk is written. True: an update waits for it, and there is room
-  // for its copy. Then the writer's part is over; it wakes the event loop, and the whole chunk
-  // comes again, from the copy.
+  // for its copy. Then the writer stops and wakes the event loop, and the whole chunk comes again,
+  // from the copy.
   bool put_back_if_wanted(uint32_t chunk);
-  // The chunk is written. True: wake the event loop, which waits for such a chunk.
+  // The chunk is written. True: wake the event loop, because it waits for such a chunk.
   bool written(uint32_t chunk);
   bool all_written() const;
 
@@ -144,7 +145,7 @@ class Snapshot {
   const std::vector<Rank> ranks_;
   const StateSlots slots_;
   const uint64_t slot_bytes_;
-  std::byte* shadow_ = nullptr;  // n_slots_ of them, a chunk's images each; null: none
+  std::byte* shadow_ = nullptr;  // n_slots_ slots, each with a chunk's images; null: none
   uint64_t n_slots_ = 0;
   // By chunk: its slot. Written before ask() says kCopy; workers read it between that and copied(),
   // ordered by the pool's mutex.
@@ -155,14 +156,14 @@ class Snapshot {
   std::vector<State> state_ ELIXIR_GUARDED_BY(mutex_);  // by chunk
   std::vector<uint32_t> free_slots_ ELIXIR_GUARDED_BY(mutex_);
   ChunkList copies_ ELIXIR_GUARDED_BY(mutex_);              // copied, first come first
-  std::vector<uint32_t> staged_ ELIXIR_GUARDED_BY(mutex_);  // by local rank: so many chunks
-  // so many, the first of in_order(), are not live
+  std::vector<uint32_t> staged_ ELIXIR_GUARDED_BY(mutex_);  // by local rank: how many chunks
+  // this many chunks, the first of in_order(), are not live
   uint32_t n_begun_ ELIXIR_GUARDED_BY(mutex_) = 0;
   uint32_t to_copy_ ELIXIR_GUARDED_BY(mutex_);      // not written, and an update may copy it
   uint32_t left_ ELIXIR_GUARDED_BY(mutex_);         // not written
   uint32_t in_hand_ ELIXIR_GUARDED_BY(mutex_) = 0;  // of writers
   uint32_t staged_written_ ELIXIR_GUARDED_BY(mutex_) = 0;
-  std::vector<Hold> hold_ ELIXIR_GUARDED_BY(mutex_);          // by chunk: what of it is held
+  std::vector<Hold> hold_ ELIXIR_GUARDED_BY(mutex_);          // by chunk: the kind of its hold
   std::vector<uint32_t> released_ ELIXIR_GUARDED_BY(mutex_);  // capacity for all chunks
   uint64_t used_slots_peak_ ELIXIR_GUARDED_BY(mutex_) = 0;    // the lowest ones are used
   uint64_t taken_slots_ ELIXIR_GUARDED_BY(mutex_) = 0;        // by take_shadow_memory()

@@ -9,9 +9,10 @@
 
 namespace elixir::daemon {
 
-// The slot of its ranks' memory that has each chunk's weights and states, the same on all ranks of
-// the node; and the spare slots. A chunk moves by exchanging its slot for a spare one that has the
-// next step's states: for an early update any spare slot, for a swing chunk that of its lane.
+// Knows the slot of each chunk's weights and states in the memory of the ranks, and the spare
+// slots. All ranks of the node use the same slots. A chunk moves when it exchanges its slot for a
+// spare slot that has the next step's states. An early update uses any spare slot, a swing chunk
+// uses the one of its lane.
 //
 // Owned by the event loop. Workers read it while they have work that was handed out after the last
 // change, ordered by the pool's mutex.
@@ -49,14 +50,14 @@ class StateSlots {
   }
   void give_back(uint32_t slot) { spare_.push_back(slot); }
 
-  // The chunk is in `slot` from now on; returns its slot before. REQUIRES: a spare one that was
-  // taken.
+  // The chunk is in `slot` from now on; returns its slot before. REQUIRES: `slot` is a spare one
+  // that was taken.
   uint32_t exchange(uint32_t chunk, uint32_t slot) {
     ELIXIR_CHECK(chunk < n_chunks_, "chunk {} of {} has moved", chunk, n_chunks_);
     return std::exchange(slot_of_[chunk], slot);
   }
 
-  // A lane's spare slot, and which chunk left it there; kNobody: none yet.
+  // A lane's spare slot, and the chunk that left it; kNobody: none yet.
   static constexpr uint32_t kNobody = UINT32_MAX;
   struct Lane {
     uint32_t slot, left_by;

@@ -15,22 +15,23 @@ struct StepViolation {
   std::string text;  // empty: none
 };
 
-// Checks copies of all ranks' records of `step`, in rank order: the number is right, the update
-// rule is known and has the job's `n_moments`, every hyperparameter is finite and in range, and all
-// ranks have the same ones, bit for bit.
+// Checks copies of all ranks' records of `step`, in rank order. The number must be right. The
+// update rule must be known and have the job's `n_moments`. Every hyperparameter must be finite, in
+// range, and the same on all ranks, bit for bit.
 StepViolation check_step_records(std::span<const shm::StepRecord> records, uint32_t step,
                                  uint32_t n_moments);
 
+bool same_hyperparameters(const shm::StepRecord& a, const shm::StepRecord& b);
+
 // Checks for a job with immediate updates: no clipping, no check of finite gradients, and the
 // hyperparameters of `open`, with which the step was opened (null: it was not).
-bool same_hyperparameters(const shm::StepRecord& a, const shm::StepRecord& b);
 StepViolation check_immediate(std::span<const shm::StepRecord> records,
                               const shm::StepRecord* open);
 
 // Checks that StepRecord::norm, which trainers have summed up, is the same on every rank.
 StepViolation check_equal_norms(std::span<const shm::StepRecord> records);
 
-// The kernel's terms, from a record that passed; `group` < n_groups.
+// The kernel's terms, from a record that passed these checks; `group` < n_groups.
 optim::AdamOptions adam_options(const shm::StepRecord& record, uint32_t group);
 optim::VerdictTerms verdict_terms(const shm::StepRecord& record);
 

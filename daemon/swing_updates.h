@@ -68,14 +68,15 @@ class SwingUpdates {
     }
     return first_closed_;
   }
-  // Its gradients are the sums over micro-steps; workers still have some to add.
+  // `of_sums`: the chunk's gradients are the sums over micro-steps. `awaits`: workers still have
+  // some to add.
   void note_sums(uint32_t chunk, bool of_sums, bool awaits) {
     at(chunk).of_sums = of_sums;
     at(chunk).awaits_sum = awaits;
     awaits_sums_ = awaits_sums_ || awaits;
   }
   bool of_sums(uint32_t chunk) const { return at(chunk).of_sums; }
-  // Workers have added all of them.
+  // Workers have added all gradients to the sums.
   void sums_are_there() {
     if (!std::exchange(awaits_sums_, false)) return;
     for (Chunk& chunk : chunks_) chunk.awaits_sum = false;
@@ -92,7 +93,7 @@ class SwingUpdates {
     at(chunk).ranks |= uint64_t{1} << rank;
     return true;
   }
-  // elixird has made the update of these ranks, a bit each.
+  // elixird has made the update for these ranks, a bit each.
   void take_over(uint32_t chunk, uint64_t ranks) { at(chunk).ranks |= ranks; }
   bool has(uint32_t rank, uint32_t chunk) const { return (at(chunk).ranks >> rank & 1) != 0; }
   // The first chunk that the rank has not updated; end(): none.
@@ -119,7 +120,7 @@ class SwingUpdates {
 
  private:
   struct Chunk {
-    uint64_t ranks = 0;  // that have updated it, a bit each
+    uint64_t ranks = 0;  // ranks that have updated it, a bit each
     bool open = false, of_sums = false, awaits_sum = false;
   };
   uint32_t lane_of(uint32_t chunk) const { return (chunk - first_) % n_lanes_; }

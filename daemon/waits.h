@@ -15,8 +15,8 @@ struct RankWait {
   int64_t since_ns = 0;
 };
 
-// By local rank. Ranks are named by their numbers in the whole job; those of other nodes are not
-// seen.
+// All waits, by local rank. Ranks are named by their numbers in the whole job. Ranks of other nodes
+// are not seen.
 std::vector<RankWait> waits_of(const Job& job);
 
 // Logs a wait after ten seconds, then every thirty.

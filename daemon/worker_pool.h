@@ -22,9 +22,9 @@ namespace elixir::daemon {
 class WorkerPool {
  public:
   // `groups`: threads by group; `done_fd`: an eventfd written whenever take_done() has something
-  // new; `most_works`: works that may be active at a time. If the system refuses a thread (ulimit
-  // -u), the pool works with those that have started, and says so; throws std::system_error if a
-  // group has none.
+  // new; `most_works`: works that may be active at a time. If the system cannot start a thread
+  // (ulimit -u), the pool works with those that have started, and logs it. Throws std::system_error
+  // if a group has none.
   WorkerPool(std::vector<NodeThreads> groups, int done_fd, uint32_t most_works);
   ~WorkerPool();
   WorkerPool(const WorkerPool&) = delete;
@@ -32,8 +32,8 @@ class WorkerPool {
   const std::vector<NodeThreads>& groups() const { return groups_; }
   uint32_t n_threads() const { return static_cast<uint32_t>(threads_.size()); }
 
-  // REQUIRES: `work` is not active, and outlives its return by take_done() (its Job is kept so
-  // long: JobPorts::over).
+  // REQUIRES: `work` is not active, and lives until take_done() has returned it (JobPorts::over
+  // keeps its Job).
   void submit(JobWork* work);
   // Null if there is none.
   JobWork* take_done();

@@ -1,14 +1,14 @@
 #pragma once
 
 // libzmq trusts peers of the same user, and expects that the system's calls succeed. It ends the
-// process when accept() finds no descriptor (ipc_listener.cpp, an assertion) or epoll_ctl() no
-// memory. It queues a message's frames without limit until the last one has come. If peers send
+// process when accept() finds no descriptor (ipc_listener.cpp, an assertion) or epoll_ctl() finds
+// no memory. It queues a message's frames without limit until the last one has come. If peers send
 // descriptors, its recv() and close() wait for unsent bytes on them (shm/peer_bytes.h). It has no
 // option against any of that.
 //
 // So elixird has its own accept4(), accept(), recv(), close() and epoll_ctl(), and libzmq's shared
-// object finds these before those of libc. The first four count for listeners named here, and do
-// what libc's do for all others. The last one waits for memory.
+// object finds these before those of libc. The first four add rules for the listeners named here,
+// and do what libc's do for all others. epoll_ctl() waits for memory, but not forever.
 
 #include <cstdint>
 
@@ -27,9 +27,8 @@ void forget_listener(int listener);
 // free one, so at least as many are open then. Any thread.
 void refuse_descriptors_from(int first_refused);
 
-// How long a connection may be open without the message that connections to its socket are for: a
-// rank's Hello, or a request for the status. Other bytes do not count. A ZeroMQ peer connects again
-// by itself.
+// How long a connection may be open without the message that its socket is for: a rank's Hello, or
+// a request for the status. Other bytes do not count. A ZeroMQ peer connects again by itself.
 inline constexpr int64_t kSilentConnectionNs = 5'000'000'000;
 
 // The message that a connection from a guarded listener has brought. Any thread.
@@ -40,8 +39,8 @@ enum class Brought {
 void note_brought(int socket, Brought what);
 
 // Ends connections whose time was already over at the previous call: libzmq reads that the peer has
-// closed them, and closes them. (After elixird stood still, it may not have read yet what they
-// brought.) `now_ns` is of monotonic_ns(). True: there are others to look at again. Any thread.
+// closed them, and closes them. (After a pause, elixird may not have read their messages yet.)
+// `now_ns` comes from monotonic_ns(). True: there are others to look at again. Any thread.
 bool end_silent_connections(int64_t now_ns);
 
 // Connections closed by the rules above since the last call.
@@ -55,8 +54,8 @@ struct GateCounts {
 };
 GateCounts take_gate_counts();
 
-// From now on one is added to `eventfd` when there is something to take, and when a connection's
-// time begins. REQUIRES: `eventfd` is open as long as libzmq has a listener.
+// From now on one is added to `eventfd` when there are counts to take, and when a connection's time
+// begins. REQUIRES: `eventfd` is open as long as libzmq has a listener.
 void ring_gate_counts(int eventfd);
 
 }  // namespace elixir::daemon

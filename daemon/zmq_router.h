@@ -15,18 +15,18 @@ struct RouterMessage {
   bool empty_delimiter = false;  // a REQ socket's envelope; the reply needs it too
   std::string body;
   bool well_formed = true;  // false: not exactly one body frame
-  int connection = -1;      // that brought it (note_brought); -1: not known
+  int connection = -1;      // its connection (note_brought); -1: not known
 };
 
 // A ZeroMQ ROUTER on an ipc path, with safe settings: bounded messages, queues, connections
 // (daemon/zmq_gate.h) and linger, and an error instead of silence for a peer that is gone. For one
-// thread. Take the folder's lock first, because it takes over a path that is already bound.
+// thread. Take the folder's lock first, because bind() takes over a path that is already bound.
 class ZmqRouter {
  public:
   struct Options {
-    std::string path;  // of the socket
+    std::string path;  // the socket's path
     int linger_ms = 0;
-    int queued_messages = 1;  // of one peer, in each direction; one that sends more waits
+    int queued_messages = 1;  // per peer and direction; a peer that sends more waits
     uint32_t max_connections = 1;
   };
   static Result<std::unique_ptr<ZmqRouter>> bind(const Options& options);
@@ -40,7 +40,7 @@ class ZmqRouter {
   Status send(const std::string& routing_id, bool empty_delimiter, std::span<const std::byte> body);
 
  private:
-  struct Sockets;  // keeps ZeroMQ's headers out of the others' build
+  struct Sockets;  // keeps ZeroMQ's headers out of other files
   ZmqRouter(std::unique_ptr<Sockets> sockets, int listener);
   std::unique_ptr<Sockets> sockets_;
   const int listener_;      // libzmq's
