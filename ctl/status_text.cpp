@@ -73,7 +73,7 @@ std::string duration(const Json& seconds) {
 std::string percent(const Json& fraction) { return number(fraction, "{:.1f} %", 100); }
 
 void line(std::string* out, const char* name, const std::string& value) {
-  *out += labelled(fmt::format("  {}", name), value, 15);
+  *out += labelled(fmt::format("  {}", name), value, 16);
 }
 
 // Those that compete for them in capital letters.

@@ -150,8 +150,9 @@ TEST(StatusLegendTest, ExplainsEveryLine) {
   size_t names = 0;
   for (std::string line; std::getline(lines, line);) {
     if (!line.starts_with("  ") || line[2] == ' ') continue;
-    const std::string name = line.substr(0, line.find("  ", 2));
-    EXPECT_THAT(legend, HasSubstr("\n" + name.substr(0, 14) + " ")) << line;
+    std::string name = line.substr(0, 15);  // its column
+    name.erase(name.find_last_not_of(' ') + 1);
+    EXPECT_THAT(legend, HasSubstr("\n" + name + " ")) << line;
     ++names;
   }
   EXPECT_GT(names, 18u);
@@ -321,7 +322,7 @@ TEST_F(StatusTest, WithoutAFolderAllOfTheUserAreShown) {
   size_t before = 0, before_json = 0;
   for (const std::string& folder :
        {elsewhere, login + "/elixir", launch_folders[1], launch_folders[0]}) {
-    const size_t at = text.find("folder       " + folder + "\n");
+    const size_t at = text.find("folder        " + folder + "\n");
     ASSERT_NE(at, std::string::npos) << folder << "\n" << text;
     EXPECT_GT(at, before);
     before = at;
@@ -331,7 +332,7 @@ TEST_F(StatusTest, WithoutAFolderAllOfTheUserAreShown) {
     before_json = at_json;
   }
   for (const char* part :
-       {"serves       launch run-2\n", "serves       all launches", "cgroup /job",
+       {"serves        launch run-2\n", "serves        all launches", "cgroup /job",
         "2; SHARED: 1 of them with elixird pid 77", "elixirctl status --runtime-dir FOLDER"}) {
     EXPECT_THAT(text, HasSubstr(part));
   }
