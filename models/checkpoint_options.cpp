@@ -58,8 +58,8 @@ Status check_export(const CheckpointOptions& options) {
 }  // namespace
 
 void add_checkpoint_options(CLI::App& app, CheckpointOptions& options) {
-  const auto group = app.add_option_group("Checkpoints");
-  CLI::App& here = *group;
+  CLI::App& here = app;
+  here.option_defaults()->group("Checkpoints");
   here.add_option("--checkpoints", options.folder,
                   "Where checkpoints are written, each a folder step-NNNNNNNNN; made where it is "
                   "missing. SIGUSR1, SIGTERM, Ctrl-C and the end of the run write one, too")

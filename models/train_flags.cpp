@@ -19,11 +19,14 @@ namespace {
 constexpr const char* kExperiments = "For experiments and tests";
 constexpr const char* kFooter =
     "Examples:\n"
-    "  elixir-train --steps 100                          a small GPT-2 on a text at hand\n"
-    "  elixir-run -n 2 elixir-train --model gpt2-small --data book.txt --dtype bf16 \\\n"
-    "      --checkpoints runs/a --resume latest          two ranks; continues a run\n"
-    "  elixir-train --init Llama-3.1-8B --data tokens.bin --val-data val.tokens \\\n"
-    "      --steps 1000 --checkpoints runs/b --export tuned   fine-tunes a folder\n"
+    "  A small GPT-2 on a text at hand:\n"
+    "    elixir-train --steps 100\n"
+    "  Two ranks, continuing a run if there is one:\n"
+    "    elixir-run -n 2 elixir-train --model gpt2-small --data book.txt \\\n"
+    "        --checkpoints runs/a --resume latest\n"
+    "  Fine-tune a Hugging Face folder on token files:\n"
+    "    elixir-train --init Llama-3.1-8B --data train.npy --val-data val.npy \\\n"
+    "        --steps 1000 --checkpoints runs/b --export tuned\n"
     "\n"
     "Progress goes to standard output and ends with one line:\n"
     "  done: first_loss 5.418 last_loss 1.784 steps 900 seconds 128.0\n"
@@ -257,7 +260,6 @@ void add_flags(CLI::App& app, TrainOptions& options, TrainWords& words) {
   add_update_options(app, options, words);
   add_plan_options(app, options, words);
   add_output_options(app, options);
-  app.option_defaults()->group("Options");
   add_checkpoint_options(app, options.checkpoints);
   app.footer(kFooter);
 }

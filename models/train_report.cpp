@@ -1,7 +1,5 @@
 #include "models/train_report.h"
 
-#include <fmt/ranges.h>
-
 #include <cerrno>
 #include <cmath>
 #include <cstring>
@@ -21,6 +19,15 @@ double without_sign_of_nan(double value) { return std::isnan(value) ? std::abs(v
 // JSON has no number that is not finite.
 std::string json_number(double value) {
   return std::isfinite(value) ? fmt::format("{}", value) : std::string("null");
+}
+
+// Those that are not empty.
+std::string joined(const std::vector<std::string>& parts, const char* separator) {
+  std::string text;
+  for (const std::string& part : parts) {
+    if (!part.empty()) text += (text.empty() ? "" : separator) + part;
+  }
+  return text;
 }
 
 std::string three_digits(double value) {
@@ -53,6 +60,8 @@ std::string duration_text(double seconds) {
   if (!(seconds >= 0) || seconds > kLongest) return "?";
   const auto whole = static_cast<int64_t>(std::llround(seconds));
   const int64_t minutes = whole / 60, hours = minutes / 60, days = hours / 24;
+  constexpr int64_t kManyDays = 10;  // hours say nothing beside them
+  if (days >= kManyDays) return fmt::format("{} d", days);
   if (days > 0) return fmt::format("{} d {} h", days, hours % 24);
   if (hours > 0) return fmt::format("{}:{:02}:{:02}", hours, minutes % 60, whole % 60);
   return fmt::format("{}:{:02}", minutes, whole % 60);
@@ -62,17 +71,25 @@ std::string progress_line(const StepReport& report, int64_t steps, double step_m
   const int64_t step = report.stats.step;
   const double seconds = 1e-3 * step_ms;
   const double tokens = report.tokens_per_s * 1e-3 * report.step_ms;
-  std::vector<std::string> parts = {
-      fmt::format("step {}/{}", step, steps),
-      fmt::format("{} %", steps > 0 ? 100 * step / steps : 100),
-      fmt::format("loss {:.4f}", without_sign_of_nan(report.outcome.mean_loss))};
-  if (report.skipped_steps > 0) parts.push_back(fmt::format("{} skipped", report.skipped_steps));
-  parts.push_back(fmt::format("{} s/step", three_digits(seconds)));
-  parts.push_back(fmt::format("{:.0f} tokens/s", tokens / seconds));
-  parts.push_back(
-      fmt::format("{} left", duration_text(seconds * static_cast<double>(steps - step))));
-  const std::string line = fmt::format("{}", fmt::join(parts, ", "));
-  return line.size() <= kProgressColumns ? line : fmt::format("{}", fmt::join(parts, " "));
+  const std::string skipped =
+      report.skipped_steps > 0 ? fmt::format("{} skipped", report.skipped_steps) : "";
+  const std::string begin = fmt::format("step {}/{}", step, steps);
+  const std::string percent = fmt::format("{} %", steps > 0 ? 100 * step / steps : 100);
+  const std::string loss =
+      fmt::format("loss {:.4f}", without_sign_of_nan(report.outcome.mean_loss));
+  const std::string speed = fmt::format("{:.0f} tokens/s", tokens / seconds);
+  const std::string pace = fmt::format("{} s/step", three_digits(seconds));
+  const std::string left =
+      fmt::format("{} left", duration_text(seconds * static_cast<double>(steps - step)));
+  // From the widest line to the narrowest.
+  const std::string lines[] = {joined({begin, percent, loss, skipped, pace, speed, left}, ", "),
+                               joined({begin, percent, loss, skipped, pace, speed, left}, " "),
+                               joined({begin, loss, skipped, pace, speed, left}, " "),
+                               joined({begin, loss, skipped, pace, left}, " ")};
+  for (const std::string& line : lines) {
+    if (line.size() <= kProgressColumns) return line;
+  }
+  return lines[3];
 }
 
 std::string progress_details(const StepReport& report) {

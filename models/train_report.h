@@ -57,7 +57,7 @@ std::string progress_line(const StepReport& report, int64_t steps, double step_m
 //   of its time
 std::string progress_details(const StepReport& report);
 
-// "1:42", "12:40:05" or "3 d 4 h".
+// "1:42", "12:40:05", "3 d 4 h" or "12 d".
 std::string duration_text(double seconds);
 
 // One JSON object without its end of line: step loss tokens_s step_ms gathers h2d_bytes d2h_bytes

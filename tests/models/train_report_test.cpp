@@ -61,6 +61,9 @@ TEST(TrainReport, ProgressLineHasAtMost80Columns) {
         report.skipped_steps = skipped;
         const std::string line = progress_line(report, steps, step_ms);
         EXPECT_LE(line.size(), kProgressColumns) << line;
+        EXPECT_THAT(line,
+                    AllOf(HasSubstr("loss 11.7624"), HasSubstr(" s/step"), EndsWith(" left")));
+        EXPECT_EQ(line.find("12 skipped") != std::string::npos, skipped > 0) << line;
       }
     }
   }
@@ -82,6 +85,7 @@ TEST(TrainReport, Durations) {
   EXPECT_EQ(duration_text(3599.6), "1:00:00");
   EXPECT_EQ(duration_text(45605), "12:40:05");
   EXPECT_EQ(duration_text(273600), "3 d 4 h");
+  EXPECT_EQ(duration_text(1e6), "11 d");
   for (const double none : {-1.0, double{NAN}, double{INFINITY}, 1e300})
     EXPECT_EQ(duration_text(none), "?");
 }
