@@ -28,8 +28,9 @@ HOPS = {
     6: ('trainer', 'parameters come up', 'into the rCache, ahead of use'),
 }
 COLUMNS = {'trainer': 20, 'memory': 390, 'elixird': 660}
-ROWS = {1: 60, 2: 171, 3: 171, 4: 282, 5: 393, 6: 393}
-WIDTH, HEIGHT, BOX_WIDTH, BOX_HEIGHT = 980, 514, 300, 96
+ROWS = ((1,), (2, 3), (4,), (5, 6))  # hops that stand beside each other
+WIDTH, BOX_WIDTH, TOP, GAP = 980, 300, 60, 16
+FIRST_FILE, FILE_HEIGHT = 54, 14  # in a box: the baseline of the first file, the distance of the others
 
 
 def sources_of_hops():
@@ -57,31 +58,44 @@ def arrow(x1, y1, x2, y2):
             'marker-end="url(#head)"/>')
 
 
+def box_height(names):
+    return FIRST_FILE + FILE_HEIGHT * (len(names) - 1) + 12
+
+
 def hops_picture():
-    out = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" '
-           f'viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" font-size="13">',
+    sources = sources_of_hops()
+    tops, heights, y = {}, {}, TOP
+    for row in ROWS:
+        height = max(box_height(sources[hop]) for hop in row)
+        for hop in row:
+            tops[hop], heights[hop] = y, height
+        y += height + GAP
+    bottom = y - GAP
+    picture_height = bottom + 25
+    out = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{picture_height}" '
+           f'viewBox="0 0 {WIDTH} {picture_height}" font-family="sans-serif" font-size="13">',
            '<defs><marker id="head" markerWidth="8" markerHeight="8" refX="7" refY="4" orient="auto">'
            '<path d="M0,0 L8,4 L0,8 z" fill="#52606d"/></marker></defs>',
            '<rect width="100%" height="100%" fill="white"/>',
-           text(COLUMNS['trainer'], 40, 'trainer, one a GPU', font_weight='bold'),
+           text(COLUMNS['trainer'], 40, 'trainer, one per GPU', font_weight='bold'),
            text(COLUMNS['memory'], 40, 'shared memory', font_weight='bold'),
-           text(COLUMNS['elixird'], 40, 'elixird, one a node', font_weight='bold'),
-           f'<rect x="{COLUMNS["memory"]}" y="60" width="200" height="429" rx="6" fill="#f0f4f8" '
+           text(COLUMNS['elixird'], 40, 'elixird, one per node', font_weight='bold'),
+           f'<rect x="{COLUMNS["memory"]}" y="{TOP}" width="200" height="{bottom - TOP}" rx="6" fill="#f0f4f8" '
            'stroke="#9aa5b1"/>']
-    middle = {hop: y + BOX_HEIGHT // 2 for hop, y in ROWS.items()}
+    middle = {hop: y + heights[hop] // 2 for hop, y in tops.items()}
     for words, hop in (('gradients, 16 bit', 1), ('records and futex words', 2),
                        ('masters, moments, FP32', 4), ('parameters, 16 bit', 6)):
         y = middle[hop] + 4
         out.append(text(COLUMNS['memory'] + 100, y, words, text_anchor='middle'))
-    for hop, names in sources_of_hops().items():
+    for hop, names in sources.items():
         who, first, second = HOPS[hop]
-        x, y = COLUMNS[who], ROWS[hop]
+        x, y = COLUMNS[who], tops[hop]
         fill = '#d9e8f6' if who == 'trainer' else '#e3f1dc'
         out += [f'<g class="hop" id="hop{hop}"><rect x="{x}" y="{y}" width="{BOX_WIDTH}" '
-                f'height="{BOX_HEIGHT}" rx="6" fill="{fill}" stroke="#9aa5b1"/>',
+                f'height="{heights[hop]}" rx="6" fill="{fill}" stroke="#9aa5b1"/>',
                 text(x + 12, y + 24, f'{hop}', font_weight='bold', font_size=17),
                 text(x + 36, y + 20, first + ','), text(x + 36, y + 36, second)]
-        out += [text(x + 36, y + 54 + 14 * line, name, font_size=10.5, fill='#52606d')
+        out += [text(x + 36, y + FIRST_FILE + FILE_HEIGHT * line, name, font_size=10.5, fill='#52606d')
                 for line, name in enumerate(names)]
         out.append('</g>')
     left, right = COLUMNS['trainer'] + BOX_WIDTH, COLUMNS['elixird']

@@ -12,7 +12,7 @@ namespace {
 
 constexpr double kImageWidth = 760, kImageHeight = 380;  // of the drawing, in pixels
 constexpr double kLeftMargin = 90, kTopMargin = 40, kRightMargin = 30,
-                 kBottomMargin = 50;  // around it
+                 kBottomMargin = 70;  // around it
 constexpr int kMarks = 4;             // of an axis
 
 }  // namespace
@@ -57,7 +57,12 @@ std::string time_picture(const std::vector<TimeAtMemory>& times, const std::stri
         "<line class=\"{}\" x1=\"{:.1f}\" y1=\"{:.1f}\" x2=\"{:.1f}\" y2=\"{:.1f}\" {}/>\n", name,
         x1, y1, x2, y2, stroke);
   };
-  text(kLeftMargin, 20, "start", fmt::format("{}: predicted step over the memory of a GPU", model));
+  text(kLeftMargin, 20, "start",
+       fmt::format("{}: predicted time of a step for GPUs of other sizes", model));
+  text(kLeftMargin + kImageWidth / 2, kTopMargin + kImageHeight + 45, "middle",
+       "memory of the GPU");
+  text(kLeftMargin - 8, kTopMargin - 8, "end", "a step");
+  text(x(static_cast<double>(gpu_memory_bytes)) + 6, kTopMargin + 12, "start", "this machine");
   for (int i = 0; i <= kMarks; ++i) {
     const double share = static_cast<double>(i) / kMarks;
     const double bytes = share * most_bytes, seconds = share * most_s;

@@ -154,16 +154,6 @@ class Docs(harness.ElixirTest):
         self.assertGreater(len(rest), 1)
         self.assertEqual(rest - set(targets), set())
 
-    def test_pictures_are_what_the_command_makes(self):
-        made = os.path.join(self.folder, 'pictures')
-        self.succeed(os.path.join(REPOSITORY, 'scripts', 'pictures.py'), '--output', made, '--bin', BIN)
-        names = sorted(os.listdir(made))
-        self.assertEqual(names, ['hops.svg', 'memory.svg'])
-        for name in names:
-            self.assertEqual(read(os.path.join(made, name)),
-                             read(os.path.join(REPOSITORY, 'docs', 'pictures', name)),
-                             f'docs/pictures/{name} is old: run scripts/pictures.py')
-
     def test_the_flag_reference_is_what_the_programs_print(self):
         reference = os.path.join(REPOSITORY, 'scripts', 'flag_reference.py')
         self.assertEqual(self.succeed(reference, '--bin', BIN).output,

@@ -178,6 +178,9 @@ TEST(Reports, ThePictureIsWellFormed) {
   for (const char* part : {"rcache", "grad_blocks", "states", "activations", "capacity"}) {
     EXPECT_THAT(svg, HasSubstr(std::string("class=\"") + part));
   }
+  for (const char* axis : {">GiB<", "one step: the operators of forward", "memory of the GPU, "}) {
+    EXPECT_THAT(svg, HasSubstr(axis));
+  }
 }
 
 TEST(Reports, TheTraceHasEverySpan) {
