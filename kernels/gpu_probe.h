@@ -13,11 +13,11 @@ extern "C" {
 
 #define ELIXIR_GPU_PROBE_FUNCTION "elixir_gpu_probe"
 
-/* Looks at every visible GPU and times copies of `copy_bytes` (0: no copies), each way and both ways
- * at once. This takes a few tenths of a second per GPU. The host memory is like the memory that a
- * trainer shares with elixird, page-locked if that is possible. Writes one JSON object and a
- * terminating 0 to `buffer`, cut off at buffer_bytes. Returns the bytes of the whole object without
- * the 0. Failures stand in the object:
+/* Looks at every visible GPU and times copies of `copy_bytes` (0: no copies): each way, and both
+ * ways at once. This takes a few tenths of a second per GPU. The copies use memory as a trainer
+ * shares it with elixird, page-locked if possible. Writes one JSON object and a terminating 0 to
+ * `buffer`, cut off at buffer_bytes. Returns the bytes of the whole object without the 0. Failures
+ * stand in the object:
  *
  *   {"driver": "13.0", "runtime": "13.0", "nccl": "2.28.9", "torch": "2.11.0",
  *    "error": "",            why there is no GPU, with the remedy; "" when there is one
