@@ -26,9 +26,9 @@ struct WrongWords {
 // continue, else the exit code: 0 after --help and --version, 2 for a bad command line.
 int parse_cli(CLI::App& app, int argc, const char* const* argv);
 // Prints no faults but adds them to `wrong`, because the caller may find more. Returns -1, except
-// after --help and --version. `words`: the command line without the program. Afterwards the flags
-// with a wrong value are removed from it. A wrong value may have been stored. So to continue, parse
-// the remaining words with another App and other variables.
+// after --help and --version without faults. `words`: the command line without the program.
+// Afterwards the flags with a wrong value are removed from it. A wrong value may have been stored.
+// So to continue, parse the remaining words with another App and other variables.
 int parse_cli(CLI::App& app, std::vector<std::string>& words, WrongWords& wrong);
 
 // A message for the user: the flag does not exist, and which existing flag is nearest.

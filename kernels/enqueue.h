@@ -1,6 +1,6 @@
 #pragma once
 
-// The functions of the .cu files, for kernels.cpp. That file checks arguments and makes messages,
+// The functions of the .cu files, for kernels.cpp, which checks arguments and makes messages,
 // since nvcc does not compile fmt's format strings. REQUIRES: numel > 0; aligned arrays.
 
 #include <cuda_runtime.h>
