@@ -12,26 +12,26 @@
 
 namespace elixir {
 
-// Gives `app` what every Elixir program has: --version, one-line errors with the nearest known
-// flag, and help that shows defaults. Call before adding options.
+// Gives `app` the common parts of Elixir's programs: --version, one-line errors with the nearest
+// known flag, and help that shows defaults. Call it before you add options.
 void init_cli(CLI::App& app);
 
-// What is wrong with the words of a command line.
+// The faults of a command line.
 struct WrongWords {
   Problems problems;
-  std::set<std::string> flags;  // that have a wrong value; for an unknown one the nearest, or ""
+  std::set<std::string> flags;  // with a wrong value; for an unknown flag: the nearest one, or ""
 };
 
-// Parses the command line and prints help, version or all that is wrong with it. Returns -1 if the
-// program should continue, else the exit code (0 after --help and --version, 2 for a bad command
-// line).
+// Parses the command line. Prints help, the version or all faults. Returns -1 if the program should
+// continue, else the exit code: 0 after --help and --version, 2 for a bad command line.
 int parse_cli(CLI::App& app, int argc, const char* const* argv);
-// Leaves what is wrong to the caller, who may know more, and returns -1. `words`: the command line
-// without the program; afterwards without the flags that have a wrong value. A wrong value may have
-// been stored: to go on, parse the words that are left with another App and other variables.
+// Prints no faults but adds them to `wrong`, because the caller may find more. Returns -1, except
+// after --help and --version without faults. `words`: the command line without the program.
+// Afterwards the flags with a wrong value are removed from it. A wrong value may have been stored.
+// So to continue, parse the remaining words with another App and other variables.
 int parse_cli(CLI::App& app, std::vector<std::string>& words, WrongWords& wrong);
 
-// A message for the user: there is no such flag, and which existing flag is nearest.
+// A message for the user: the flag does not exist, and which existing flag is nearest.
 std::string explain_unknown(const CLI::App& app, const std::string& given);
 
 // An option that takes one of `names`.
@@ -110,7 +110,7 @@ CLI::Option* add_old_name(CLI::App& app, const std::string& old_flag, Value& val
 
 // Prints "NAME: message" to standard error; returns the status's exit code.
 int report_failure(const CLI::App& app, const Status& status);
-// A line for each problem; returns the first one's exit code. REQUIRES: there are some.
+// Prints a line for each problem; returns the first one's exit code. REQUIRES: there is a problem.
 int report_failures(const CLI::App& app, const Problems& problems);
 
 }  // namespace elixir

@@ -11,7 +11,7 @@ inline double seconds_since(int64_t start_ns) {
   return static_cast<double>(monotonic_ns() - start_ns) * 1e-9;
 }
 
-// When a wait says that it goes on: after `first_s`, then every `every_s`.
+// Tells when a wait should report that it still lasts: after `first_s`, then every `every_s`.
 class WaitNotes {
  public:
   explicit WaitNotes(double every_s = 10, double first_s = 2)

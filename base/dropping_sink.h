@@ -17,7 +17,7 @@ class DroppingSink final : public spdlog::sinks::base_sink<std::mutex> {
  public:
   // Opens a pipe or a terminal again, because settings of a descriptor apply to all processes that
   // share it. If the system does not allow that (another user's pipe), each line first asks whether
-  // there is room; it can wait only if another process takes that room in between. `fd` is
+  // there is room. It can then wait only if another process takes that room in between. `fd` is
   // borrowed.
   explicit DroppingSink(int fd);
 
@@ -25,8 +25,8 @@ class DroppingSink final : public spdlog::sinks::base_sink<std::mutex> {
   enum class Way {
     kWrite,     // a file
     kSend,      // a socket
-    kNever,     // opened once more: never waits
-    kAskFirst,  // could not be
+    kNever,     // opened again: never waits
+    kAskFirst,  // could not be opened again
   };
 
   void sink_it_(const spdlog::details::log_msg& message) override;
@@ -36,7 +36,7 @@ class DroppingSink final : public spdlog::sinks::base_sink<std::mutex> {
   int fd_;
   Way way_ = Way::kWrite;
   UniqueFd opened_;
-  uint64_t dropped_ = 0;  // since the last line that was taken
+  uint64_t dropped_ = 0;  // since the last line that was written
 };
 
 }  // namespace elixir

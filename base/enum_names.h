@@ -19,7 +19,7 @@ struct EnumName {
   Value value;
 };
 
-// "unknown" for a value that the table lacks, such as one that another process wrote.
+// "unknown" for a value that is not in the table, such as one that another process wrote.
 template <typename Value, size_t n>
 constexpr const char* name_in(const EnumName<Value> (&names)[n], Value value) {
   for (const auto& known : names) {
@@ -42,7 +42,7 @@ inline std::string unknown_name(std::string_view text, const std::string& known)
   return fmt::format("'{}' is not known; use {}", text, known);
 }
 
-// kInvalidArgument for a name that the table lacks, with those that it has.
+// kInvalidArgument, with the known names, for a name that is not in the table.
 template <typename Value, size_t n>
 Result<Value> parse_name(const EnumName<Value> (&names)[n], std::string_view text) {
   for (const auto& known : names) {

@@ -7,8 +7,8 @@
 
 namespace elixir {
 
-// What went wrong in the world (a bug is an ELIXIR_CHECK). The value is the exit code of every
-// Elixir program that ends because of it; docs/errors.md is the same table with remedies.
+// A failure of the world (a bug is an ELIXIR_CHECK). The value is the exit code of every Elixir
+// program that ends because of it. docs/errors.md is the same table, with remedies.
 enum class Code : int {
   kOk = 0,
   kInvalidArgument = 2,    // a flag, a configuration key, an API argument
@@ -21,15 +21,15 @@ enum class Code : int {
   kProtocol = 9,           // the other side sent what no correct program sends
   kTimedOut = 10,          // a deadline passed with the other side alive
   kDiverged = 11,          // the loss or the gradients stay not finite
-  kInternal = 70,          // an operating-system call failed that should not
+  kInternal = 70,          // an operating-system call failed unexpectedly
 };
 
 ELIXIR_PUBLIC const char* code_name(Code code);
 
 class Status;
 
-// What the client library throws: LibTorch throws too, and an operator in the middle of a forward
-// pass has no other way out. code() is the exit code a program should end with.
+// The client library throws this. LibTorch throws too, and an operator in the middle of a forward
+// pass has no other way out. code() is the exit code with which a program should end.
 class ELIXIR_PUBLIC Error : public std::runtime_error {
  public:
   explicit Error(const Status& status);

@@ -1,6 +1,6 @@
 #pragma once
 
-// Counts of stored values that are not numbers, or that a narrower type cannot hold.
+// Counts stored values that are not finite, or that a narrower type cannot hold.
 
 #include <cstddef>
 #include <cstdint>
@@ -10,15 +10,15 @@
 
 namespace elixir {
 
-// How a value lies in memory or in a file, little-endian. kNone: it is no floating-point value.
-// kFp32Square: FP32 values of which a negative one counts as not finite, such as Adam's exp_avg_sq.
+// How a value lies in memory or in a file, little-endian. kNone: it is not a floating-point value.
+// kFp32Square: FP32 in which a negative value counts as not finite, such as Adam's exp_avg_sq.
 enum class ValueFormat : uint8_t { kNone, kBf16, kFp16, kFp32, kFp32Square, kFp64 };
 ValueFormat format_of(ComputeType type);
 size_t value_bytes(ValueFormat format);  // 1 for kNone
 
 struct ValueCounts {
   uint64_t not_finite = 0;  // NaN or infinity
-  uint64_t too_large = 0;   // finite, and infinite once rounded to the narrower type
+  uint64_t too_large = 0;   // finite, but infinite once rounded to the narrower type
 
   bool good() const { return not_finite == 0 && too_large == 0; }
   void operator+=(const ValueCounts& other) {
@@ -28,8 +28,8 @@ struct ValueCounts {
   bool operator==(const ValueCounts&) const = default;
 };
 
-// Counts the whole values in `bytes`, which need not be aligned. `kept_as`: the type that they are
-// rounded to, to nearest even. kNone has none to count. Thread-safe; a pass over the memory.
+// Counts the whole values in `bytes`, which need not be aligned. `kept_as`: the type to which they
+// are rounded, to nearest even. With kNone it counts nothing. Thread-safe. Reads the memory once.
 ValueCounts count_values(ValueFormat format, std::span<const std::byte> bytes,
                          ComputeType kept_as = ComputeType::kFp32);
 

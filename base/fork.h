@@ -4,8 +4,9 @@
 
 namespace elixir {
 
-// How many fork()s lie between this process and the program's first call of it: an object that
-// remembers the number knows in a child that it is its parent's. No system call. Any thread.
+// The number of fork()s between this process and the program's first call of this function. An
+// object that remembers the number can tell in a child that it belongs to the parent. No system
+// call. Any thread may call it.
 uint32_t forks();
 
 }  // namespace elixir

@@ -5,16 +5,16 @@
 
 #include "base/dynamic_library.h"
 
-// What can be known of GPUs without loading CUDA. `root` is put before /dev, /proc and /sys, "" for
+// Functions about GPUs that do not load CUDA. `root` is put before /dev, /proc and /sys; "" means
 // the machine itself.
 namespace elixir {
 
-// Whether NVIDIA's driver shows a GPU: the device files are there and CUDA_VISIBLE_DEVICES does not
+// Whether NVIDIA's driver shows a GPU: the device files exist, and CUDA_VISIBLE_DEVICES does not
 // hide all (set and empty, or -1). Takes microseconds. True does not promise that CUDA can use it.
 bool gpu_present(const std::string& root = "");
 
-// The NUMA node that a PCI device hangs on; -1 when the system tells none. `pci_address` as CUDA
-// prints it ("0000:C1:00.0") or as sysfs does.
+// The NUMA node of a PCI device; -1 if the system tells none. `pci_address` is written as by CUDA
+// ("0000:C1:00.0") or as by sysfs.
 int numa_node_of_pci(std::string_view pci_address, const std::string& root = "");
 
 // libelixir_cuda.so, which holds everything of Elixir that needs CUDA.

@@ -5,8 +5,8 @@
 
 namespace elixir {
 
-// The layout of --help: at most 80 columns; options with their default in words behind the
-// description. Options that have a group of their own are listed under its name.
+// The layout of --help, at most 80 columns wide. The default of an option stands in words behind
+// its description. Options that have a group of their own are listed under its name.
 class HelpFormatter : public CLI::Formatter {
  public:
   static constexpr size_t kIndent = 26;

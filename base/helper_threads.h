@@ -7,8 +7,7 @@
 
 namespace elixir {
 
-// Threads that take pieces of work which fewer could do as well. All are joined when this object
-// ends.
+// Threads that share work which fewer threads could do as well. The destructor joins all of them.
 class HelperThreads {
  public:
   HelperThreads() = default;
@@ -16,8 +15,8 @@ class HelperThreads {
   HelperThreads& operator=(const HelperThreads&) = delete;
   ~HelperThreads() { join(); }
 
-  // Starts up to `most` threads that each call a copy of `work`, and returns how many there are
-  // now. It is fewer where the system refuses one (threads or memory). Never throws.
+  // Starts up to `most` threads that each call a copy of `work`. Returns how many threads there are
+  // now: fewer if the system has no more threads or memory. Never throws.
   template <typename Work>
   size_t start(size_t most, const Work& work) noexcept {
     try {

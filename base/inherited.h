@@ -22,7 +22,7 @@ void open_standard_descriptors();
 // it, and do not block it: the kernel keeps a blocked signal for a signalfd even if it is ignored.
 bool is_ignored(int signal);
 
-// Those of `signals` that are not ignored, for a signal mask and a signalfd.
+// Returns those of `signals` that are not ignored, for a signal mask and a signalfd.
 sigset_t not_ignored(std::initializer_list<int> signals);
 
 }  // namespace elixir

@@ -2,13 +2,13 @@
 
 // A sum of squares that does not depend on the order of summation.
 //
-// Gradients are cut into leaves of kNormLeafNumel elements, which begin at multiples of as many
-// elements of a parameter. A leaf's sum of squares is a double, taken in a fixed order
-// (optim_cpu/gradients.h); leaves are added exactly, in fixed point, wide enough for all doubles
-// that a leaf can have (a long accumulator: Kulisch, Computer Arithmetic and Validity, 2008). Exact
-// addition is associative: chunks, shards, threads and devices may take leaves in any order and add
-// up their parts. Every parameter, shard and slice begins at such a multiple (shm/shape.h), and
-// what lies between parameters is zero.
+// Gradients are cut into leaves of kNormLeafNumel elements. Leaves begin at multiples of this
+// number, counted from the parameter's first element. A leaf's sum of squares is a double, taken in
+// a fixed order (optim_cpu/gradients.h). Leaves are added exactly, in fixed point, which is wide
+// enough for all doubles that a leaf can have (a long accumulator: Kulisch, Computer Arithmetic and
+// Validity, 2008). Exact addition is associative. So chunks, shards, threads and devices may take
+// leaves in any order and add up their parts. Every parameter, shard and slice begins at such a
+// multiple (shm/shape.h), and elements between parameters are zero.
 // Note: docs/design/elixir.md, "exact norm".
 //
 // Compiles as C++ and as CUDA and includes nothing of Elixir.
@@ -37,8 +37,8 @@ struct NormSum {
 };
 static_assert(sizeof(NormSum) == 168);
 
-// Calls add(limb, value), value < 2^32, for the one to three limbs that make up `leaf`: a finite
-// double >= 0 that is a multiple of 2^-298 and at most 64 times a float's square. 2^32 calls for
+// Calls add(limb, value), value < 2^32, for the one to three limbs that make up `leaf`. `leaf` is a
+// finite double >= 0, a multiple of 2^-298, and at most 64 times a float's square. 2^32 calls for
 // one limb do not overflow it.
 template <class Add>
 ELIXIR_SUM void split_leaf(double leaf, const Add& add) {
@@ -47,9 +47,9 @@ ELIXIR_SUM void split_leaf(double leaf, const Add& add) {
   const int exponent = static_cast<int>(bits >> 52);  // never negative, so no sign
   if (exponent == 0) return;                          // zero: denormal doubles are below the unit
   uint64_t mantissa = (bits & ((uint64_t{1} << 52) - 1)) | uint64_t{1} << 52;
-  int position = exponent - 1075 - kNormUnitExponent;  // of the mantissa's lowest bit
+  int position = exponent - 1075 - kNormUnitExponent;  // the mantissa's lowest bit
   if (position < 0) {
-    mantissa >>= -position;  // zeros
+    mantissa >>= -position;  // shifts out zeros
     position = 0;
   }
   const int limb = position / 32, shift = position % 32;
@@ -66,7 +66,7 @@ ELIXIR_SUM void add_leaf(NormSum& sum, double leaf) {
   split_leaf(leaf, [&sum](int limb, uint64_t value) { sum.limb[limb] += value; });
 }
 
-// Every limb but the last below 2^32; the value stays.
+// Brings every limb except the last below 2^32. The value stays the same.
 inline void carry(NormSum& sum) {
   for (int i = 0; i + 1 < kNormLimbs; ++i) {
     sum.limb[i + 1] += sum.limb[i] >> 32;
@@ -74,7 +74,7 @@ inline void carry(NormSum& sum) {
   }
 }
 
-// REQUIRES: at most 2^31 carried parts, or one that was not, in a sum; nothing counts them.
+// REQUIRES: a sum gets at most 2^31 carried parts, or one that was not; nothing counts them.
 inline void add(NormSum& sum, const NormSum& part) {
   NormSum carried = part;
   carry(carried);
@@ -83,7 +83,7 @@ inline void add(NormSum& sum, const NormSum& part) {
   sum.nonfinite += part.nonfinite;
 }
 
-// The sum as a double, within a unit in the last place; the same double for the same sum.
+// The sum as a double, within a unit in the last place. Equal sums give equal doubles.
 inline double to_double(NormSum sum) {
   carry(sum);
   int top = kNormLimbs - 1;

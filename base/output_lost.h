@@ -4,8 +4,8 @@
 
 namespace elixir {
 
-// kResourceExhausted: a program could not write lines to standard output. `failure`: the errno, or
-// 0 where it is not known.
+// kResourceExhausted: a program could not write lines to standard output. Pass the errno as
+// `failure`, or 0 if it is not known.
 Status output_lost(int failure);
 
 }  // namespace elixir

@@ -7,11 +7,11 @@
 
 namespace elixir {
 
-// All that is wrong with what a person asked for. It is reported together, so that one round of
-// corrections is enough. The first problem has the exit code.
+// All faults of a user's request. They are reported together, so that one round of corrections is
+// enough. The first problem has the exit code.
 class Problems {
  public:
-  // An ok status is no problem, and one that is there already is not added again.
+  // Adds nothing for an ok status, or for a message that is already there.
   void add(const Status& status) {
     if (status.ok()) return;
     for (const Status& known : all_) {

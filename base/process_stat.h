@@ -9,8 +9,8 @@ namespace elixir {
 
 // The contents of /proc/PID/stat: "PID (NAME) STATE ...".
 struct ProcessStat {
-  std::string name;    // of the program, its first 15 bytes
-  std::string fields;  // from the state on, a letter: 'T' is stopped, 'Z' and 'X' have ended
+  std::string name;    // the program's name, its first 15 bytes
+  std::string fields;  // begins with the state: 'T' is stopped, 'Z' and 'X' have ended
   char state() const { return fields.front(); }
 };
 

@@ -10,7 +10,7 @@
 namespace elixir {
 
 // The processors that a process may run on (affinity and cpuset), ascending. Never empty for this
-// process (0); empty for a process that is gone. Sees up to 8192 processors.
+// process (0). Empty for a process that is gone. Sees up to 8192 processors.
 std::vector<int> usable_processors(pid_t process = 0);
 
 // A control group's limit on processor time.
@@ -23,7 +23,7 @@ struct ProcessorQuota {
 // (cpu.cfs_quota_us) or 2 (cpu.max). Empty if there is none. `root` is put before /proc and /sys.
 std::optional<ProcessorQuota> processor_quota(const std::string& root = "");
 
-// How many threads of this process can run at a time: one for each usable processor, and no more
+// How many threads of this process can run at the same time: one per usable processor, but not more
 // than the quota, rounded up. At least 1.
 uint32_t parallel_threads(const std::string& root = "");
 

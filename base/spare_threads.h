@@ -6,11 +6,12 @@
 
 namespace elixir {
 
-// Whether this process can have so many threads more at once; kResourceExhausted otherwise. For
-// libraries that do not say when they cannot start theirs but end the process: libzmq.
+// Checks that this process can have `threads` more at the same time; kResourceExhausted otherwise.
+// For libraries such as libzmq, which end the process without a message if they cannot start
+// theirs.
 Status check_spare_threads(uint32_t threads);
 
-// What is said where a thread could not be started.
+// The error for a thread that could not be started.
 Status no_threads(const char* cause);
 
 }  // namespace elixir

@@ -33,11 +33,11 @@ Status error(Code code, fmt::format_string<Args...> format, Args&&... args) {
   return Status(code, fmt::format(format, std::forward<Args>(args)...));
 }
 
-// kResourceExhausted, "no memory left". Allocates nothing: such a short text fits into the
+// kResourceExhausted, "no memory left". Allocates nothing, because such a short text fits into the
 // std::string itself.
 Status no_memory_left() noexcept;
 
-// "what: strerror(errno)", and the fix if known. Lack of a resource is never kInternal.
+// "what: strerror(errno)", and the fix if known. A missing resource is never kInternal.
 Status errno_status(Code code, const std::string& what);
 
 // A value, or the status that says why there is none.

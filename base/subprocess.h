@@ -20,20 +20,19 @@ struct SpawnOptions {
 };
 
 // fork and exec. The child gets no other descriptor of the parent, and no signal is blocked in it.
-// Signals that the parent ignores stay ignored (except parent_death_signal), others are as by
-// default.
-// An exec that fails is reported here, not as a child that exits.
+// Signals that the parent ignores stay ignored (except parent_death_signal). All others have their
+// default action. A failed exec is an error here, not a child that exits.
 Result<pid_t> spawn(const SpawnOptions& options);
 
-// What is left to read of a descriptor, up to its end or an error.
+// Reads the rest of a descriptor, up to its end or an error.
 std::string read_all(int fd);
 
 // The folder that holds the running program, without a trailing slash.
 std::string program_folder();
 
-// The folder of the file that this code lies in: libelixir.so's, or the program's where Elixir is
-// linked into it. What is installed with Elixir is looked for from there, too: a program that uses
-// the library may lie anywhere.
+// The folder of the file that contains this code: libelixir.so, or the program if Elixir is linked
+// into it. Files that are installed with Elixir are also looked for from there, because a program
+// that uses the library may lie anywhere.
 std::string library_folder();
 
 }  // namespace elixir

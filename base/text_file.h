@@ -12,8 +12,8 @@ namespace elixir {
 // The longest file that is read whole.
 inline constexpr uint64_t kMaxTextFileBytes = uint64_t{256} << 20;
 
-// kBadInput, with the path and the system's reason: it cannot be read, is a folder, or is longer
-// than kMaxTextFileBytes.
+// kBadInput, with the path and the system's reason, if the file cannot be read, is a folder, or is
+// longer than kMaxTextFileBytes.
 Result<std::string> read_text_file(const std::string& path);
 
 // Like read_text_file(), for a folder that others may have filled. It also returns kBadInput for

@@ -4,9 +4,9 @@
 
 namespace elixir {
 
-// Makes a call again that a signal has interrupted, a debugger's or that of SIGCONT too, which no
-// mask keeps out. `Failure` is an exception whose num() is an errno: zmq::error_t, since libzmq
-// looks for signals before it does what it was asked, so that nothing is done twice.
+// Repeats a call that a signal has interrupted. No mask keeps out SIGCONT or a debugger's signals.
+// The exception `Failure` has an errno as num(), like zmq::error_t. Nothing is done twice, because
+// libzmq looks for signals before it does any work.
 template <typename Failure, typename Function>
 auto uninterrupted(Function&& call) {
   for (;;) {

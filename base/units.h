@@ -12,7 +12,7 @@ namespace elixir {
 // MiB, GiB, TiB (powers of 1024).
 Result<uint64_t> parse_bytes(std::string_view text);
 
-// "1.50 GiB": three significant digits or so, for people.
+// "1.50 GiB": about three significant digits, for people.
 std::string format_bytes(uint64_t bytes);
 
 constexpr uint64_t round_up(uint64_t value, uint64_t multiple) {

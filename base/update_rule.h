@@ -1,7 +1,7 @@
 #pragma once
 
-// What changes a parameter by its gradient. A rule is a row of this table and a formula: optim_cpu
-// has Adam's and AdamW's (adam_math.h). The values are part of the shared-memory layout.
+// The rules by which a gradient changes a parameter. A rule is a row of this table and a formula:
+// optim_cpu has Adam's and AdamW's (adam_math.h). The values are part of the shared-memory layout.
 
 #include <cstdint>
 #include <iterator>
@@ -10,18 +10,18 @@
 
 namespace elixir {
 
-// Adam: weight decay is added to the gradient; AdamW: it shrinks the parameter (Loshchilov and
+// Adam adds weight decay to the gradient. AdamW shrinks the parameter with it (Loshchilov and
 // Hutter, arXiv 1711.05101).
 enum class UpdateRule : uint32_t { kAdam = 0, kAdamW = 1 };
 
-inline constexpr uint32_t kMaxMoments = 2;  // FP32 arrays beside the master; a redo record's room
-inline constexpr uint32_t kMaxHyper = 6;    // values a step, beside learning rate and weight decay
+inline constexpr uint32_t kMaxMoments = 2;  // FP32 arrays beside the master, also in redo records
+inline constexpr uint32_t kMaxHyper = 6;    // per step, beside learning rate and weight decay
 
 struct UpdateRuleTraits {
   const char* name;
   uint32_t n_moments;
   uint32_t n_hyper;
-  const char* hyper[kMaxHyper];  // their names, as torch's
+  const char* hyper[kMaxHyper];  // names as in torch
 };
 inline constexpr UpdateRuleTraits kUpdateRules[] = {
     {"adam", 2, 3, {"beta1", "beta2", "eps"}},

@@ -1,7 +1,8 @@
 #pragma once
 
-// What a trainer tells elixird of a save or a load beside its message: a memfd with a JSON object
-// and bytes behind it. elixird reads it with pread and takes it as hostile.
+// The details of a save or a load, which a trainer sends elixird beside its message. They are a
+// memfd with a JSON object and bytes behind it. elixird reads it with pread and treats it as
+// hostile.
 
 #include <cstddef>
 #include <cstdint>
@@ -30,31 +31,31 @@ struct ExtraValues : ExtraTensor {
   std::vector<std::byte> bytes;
 };
 
-// Of one rank. What only rank 0 gives is empty on the others.
+// The details that one rank sends. Fields that only rank 0 gives are empty on the others.
 struct Details {
   // ---- rank 0's ----
-  std::vector<std::vector<int64_t>> shapes = {};  // by parameter of the table
+  std::vector<std::vector<int64_t>> shapes = {};  // one per parameter of the table
   std::vector<ExtraValues> extras = {};           // tensors in no chunk
-  // step, optimizer_states, groups, loss_scale, group_of, program; what elixird knows it fills in.
+  // Set here: step, optimizer_states, groups, loss_scale, group_of, program. elixird sets the rest.
   Manifest manifest = {};
   Keep keep = {};
-  std::optional<uint64_t> shadow_bytes = {};  // none: elixird's choice
-  std::vector<std::string> ignored = {};      // of a load: LoadChoice's
+  std::optional<uint64_t> shadow_bytes = {};  // empty: elixird chooses
+  std::vector<std::string> ignored = {};      // for a load: see LoadChoice
   // ---- every rank's ----
   std::vector<UserFile> files = {};
-  // Of chunks placed on the GPU: Adam's count of their parameters, by number in the table.
+  // For parameters of chunks on the GPU: Adam's count of updates, by number in the table.
   std::map<uint32_t, uint64_t> updates = {};
 };
 
-// kInvalidArgument: not as is_file_name() allows, or one of the checkpoint's own: elixir.json, the
-// index, *.safetensors, optimizer/...
+// kInvalidArgument if is_file_name() does not allow the name, or if the checkpoint uses the name
+// itself: elixir.json, the index, *.safetensors, optimizer/...
 Status check_user_file_name(const std::string& name);
 
-// A sealed memfd. kInvalidArgument: a file's name, or more than can be read. REQUIRES: extras
-// have a dtype.
+// Returns a sealed memfd. kInvalidArgument: a bad file name, or more bytes than can be read.
+// REQUIRES: extras have a dtype.
 Result<UniqueFd> write_details(const Details& details);
-// kProtocol for what is not so encoded, not sealed, of another length, or beyond a limit;
-// kResourceExhausted: there is no memory for it; kInternal: the system did not read it.
+// kProtocol if the memfd is encoded in another way, not sealed, of another length, or beyond a
+// limit. kResourceExhausted: there is no memory for it. kInternal: the system did not read it.
 Result<Details> read_details(int fd, uint64_t bytes);
 Result<Details> decode_details(std::span<const std::byte> bytes);
 std::vector<std::byte> encode_details(const Details& details);

@@ -1,7 +1,7 @@
 #pragma once
 
-// The lock of a folder of checkpoints (listing.h) for as long as a job has it, and what ranks of
-// the job that do not hold it see of it.
+// Holds the lock of a folder of checkpoints (listing.h) for a job. Ranks of the job that do not
+// hold it can see who does.
 
 #include <memory>
 #include <string>
@@ -15,21 +15,22 @@ inline constexpr const char* kLockName = ".elixir-lock";
 
 using HeldLock = std::shared_ptr<const UniqueFd>;
 
-// lock_folder(), one for all of this process: while it is held, who asks again gets the same.
+// Calls lock_folder() once for this process. While the lock is held, later callers share it.
 Result<HeldLock> hold_folder(int folder, double timeout_s);
 
-// Writes into the lock's file who holds it: the job's name, for await_holder(), and this process,
-// for holder_of().
+// Writes the holder into the lock's file: the job's name, for await_holder(), and this process, for
+// holder_of().
 Status write_holder(int lock, const std::string& job);
-// "process 123 on node-a", as the lock's file says; "another job" where it says nothing.
+// "process 123 on node-a", from the lock's file; "another job" if the file says nothing.
 std::string holder_of(int lock);
 
 // Waits until the folder's lock is held in the name of this job, as long as lock_folder() would.
-// kTimedOut then.
+// Then kTimedOut.
 Status await_holder(int folder, const std::string& job, double timeout_s);
 
-// A save that is being written there, by an elixird that outlives the job which asked for it,
-// maybe; "": none. Who waits for the folder waits so long more for it.
+// The name of an unfinished save in the folder; "" if there is none. The elixird that writes it may
+// outlive the job that asked for it. A process that waits for the folder waits up to
+// kFinishingSeconds more for the save.
 std::string unfinished_in(int folder);
 inline constexpr double kFinishingSeconds = 3600;
 

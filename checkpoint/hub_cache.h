@@ -12,20 +12,20 @@
 namespace elixir::checkpoints {
 
 // Opens a file, which is a symbolic link, for reading. The link and all links behind it must stay
-// inside the cache's folder of the model; the kernel checks each of them while it follows them.
+// inside the cache's folder of the model. The kernel checks each of them while it follows them.
 // `folder`: an open folder. `name`: as is_file_name() allows. kBadInput, without the name: the
 // folder is no snapshot of the cache, or the link leaves the cache, loops, or leads to nothing.
 Result<UniqueFd> open_cache_link(int folder, const std::string& name);
 
-// The snapshot of a model's folder in the cache: the one of the branch main, else any that has a
-// config.json. "": `model` is no such folder, or has none.
+// The snapshot in a model's folder of the cache: the one of the branch main, else any that has a
+// config.json. "" if `model` is no such folder or has no snapshot.
 std::string snapshot_of(const std::string& model);
 
-// How to get a folder that does not exist, if `name` can be that of a model on the hub ("ORG/NAME"
-// or "NAME"): from the cache if the model is there, else with a download. It begins with "; ".
-// "": no model of the hub has this name.
+// The way to get a folder that does not exist, if `name` can be a model on the hub ("ORG/NAME" or
+// "NAME"). If the cache has the model, from there, else with a download. The text begins with "; ".
+// It is "" if no model of the hub can have this name.
 std::string missing_folder_remedy(const std::string& name);
-// `status`, with that remedy behind it if nothing is called `path`.
+// Returns `status`, with that remedy behind it if `path` does not exist.
 Status with_download(const Status& status, const std::string& path);
 
 }  // namespace elixir::checkpoints

@@ -1,8 +1,8 @@
 #pragma once
 
-// Values of JSON that anyone may have written, for manifests, for what trainers send and for
-// models' config.json: parsed within limits, read with their ranges. The first failure stays and
-// what follows reads as nothing.
+// Reads JSON that anyone may have written: manifests, messages of trainers, models' config.json. It
+// is parsed within limits, and each value is read with its range. The first failure is kept, and
+// everything after it reads as nothing.
 
 #include <cmath>
 #include <cstdint>
@@ -16,12 +16,13 @@
 namespace elixir::checkpoints {
 
 struct JsonLimits {
-  int depth = 8;              // lists and objects in one another
-  size_t values = 4'000'000;  // a value takes some 100 bytes of memory, a name as many again
+  int depth = 8;              // nesting of lists and objects
+  size_t values = 4'000'000;  // a value takes about 100 bytes of memory, a name as many again
 };
 
-// kBadInput: beyond a limit. Looks at the characters alone and keeps nothing, for the parser takes
-// memory for each bracket before anybody is asked, and who walks through values a stack for each.
+// kBadInput if the text is beyond a limit. Looks only at the characters and keeps nothing. The
+// parser takes memory for each bracket before anybody can object, and code that walks through
+// nested values takes stack for each level.
 Status check_json_limits(std::string_view text, const JsonLimits& limits = {});
 
 // kBadInput: not JSON, or beyond a limit.
@@ -33,7 +34,7 @@ Result<Json> parse_json(std::string_view text, const JsonLimits& limits = {}) {
   return value;
 }
 
-// JSON of text that need not be UTF-8: what is not becomes U+FFFD.
+// Writes JSON with text that need not be UTF-8: other bytes become U+FFFD.
 inline std::string dump_json(const nlohmann::json& value) {
   return value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
@@ -48,7 +49,7 @@ class JsonReader {
     if (status_.ok()) status_ = Status(Code::kBadInput, std::move(what));
   }
 
-  // A field of an object; null where there is none, which is a failure.
+  // A field of an object. A missing field is a failure and reads as null.
   const Json& field(const Json& object, const char* name) {
     static const Json none;
     if (!object.is_object()) {
@@ -60,7 +61,7 @@ class JsonReader {
     fail(fmt::format("'{}' is missing", name));
     return none;
   }
-  // An empty list or object after a failure.
+  // Returns an empty list or object after a failure.
   const Json& list(const Json& object, const char* name) {
     static const Json none = Json::array();
     const Json& value = field(object, name);
@@ -76,14 +77,14 @@ class JsonReader {
     return none;
   }
 
-  // Whole numbers from `least` to `most`.
+  // A whole number from `least` to `most`.
   uint64_t whole(const Json& value, const char* name, uint64_t least, uint64_t most) {
     const uint64_t number = value.is_number_unsigned() ? value.get<uint64_t>() : 0;
     if (value.is_number_unsigned() && number >= least && number <= most) return number;
     fail(fmt::format("'{}' is no whole number from {} to {}", name, least, most));
     return least;
   }
-  // Of any sign, but finite.
+  // A finite number of any sign.
   double real(const Json& value, const char* name) {
     const double number = value.is_number() ? value.get<double>() : 0;
     if (value.is_number() && std::isfinite(number)) return number;

@@ -10,12 +10,13 @@
 namespace elixir::checkpoints {
 
 // The sum of XXH3 hashes of pieces of kLeftOutNumel elements, each seeded with its parameter's name
-// and its number. So pieces may come in any order, from any rank, for any chunks and shards of the
-// plan. Every shard and every chunk begins at a multiple of kLeftOutNumel elements of a parameter.
+// and its number. So pieces may come in any order and from any rank, with the chunks and shards of
+// any plan. Every shard and every chunk begins at a multiple of kLeftOutNumel elements of a
+// parameter.
 inline constexpr uint64_t kLeftOutNumel = 64;
 
 // The hash of elements [first, first + bytes.size() / element_bytes) of a parameter. REQUIRES:
-// `first` is a multiple of kLeftOutNumel, and so is the end, except the parameter's.
+// `first` is a multiple of kLeftOutNumel, and so is the end, unless the parameter ends there.
 uint64_t left_out_hash(std::string_view parameter, uint64_t first, size_t element_bytes,
                        std::span<const std::byte> bytes);
 

@@ -1,7 +1,7 @@
 #pragma once
 
-// elixir.json, the last file of a checkpoint to be written: a folder that has a valid one is a
-// whole checkpoint. It says what the tensors' files cannot.
+// elixir.json, the last file of a checkpoint to be written. A folder that has a valid one is a
+// whole checkpoint. It holds everything that the tensors' files cannot say.
 
 #include <cstdint>
 #include <map>
@@ -65,8 +65,8 @@ struct LeftOut {
 
 // Whether training can continue from a checkpoint.
 struct Health {
-  // Values of trained parameters and of their states that are a NaN or infinite, as elixird counted
-  // them while it wrote.
+  // Values of trained parameters and of their states that are NaN or infinite. elixird counted them
+  // while it wrote.
   uint64_t not_finite = 0;
   // Whether the last step's loss and gradient norm were finite, as the program said.
   bool finite_step = true;
@@ -81,7 +81,7 @@ struct Manifest {
   ComputeType type = ComputeType::kFp32;
   UpdateRule rule = UpdateRule::kAdamW;
   bool optimizer_states = true;
-  uint32_t ranks = 1;  // that wrote it; each has a user/rank-R.bin
+  uint32_t ranks = 1;  // ranks that wrote it; each has a user/rank-R.bin
   std::vector<ManifestGroup> groups = {};
   LossScaleState loss_scale = {};
   // Adam's count by parameter, if it differs from `updates` (no gradient in some step).

@@ -1,7 +1,7 @@
 #pragma once
 
-// A file that appears under its name whole or not at all, and never over another: written beside it
-// as PATH.partial-PID, synced, renamed.
+// A file that appears under its name whole or not at all, and never replaces another. It is written
+// beside its place as PATH.partial-PID, synced, then renamed.
 
 #include <string>
 #include <string_view>
@@ -13,19 +13,19 @@ namespace elixir::checkpoints {
 
 inline constexpr std::string_view kPartial = ".partial-";
 
-// kInvalidArgument: there is something of this name. For who has much to do before he writes.
+// kInvalidArgument if the path exists. For callers that have much to do before they write.
 Status check_new_file(const std::string& path);
 
 class NewFile {
  public:
-  // As check_new_file; else as write_status.
+  // Errors as of check_new_file() and write_status().
   static Result<NewFile> create(const std::string& path);
   NewFile(NewFile&&) noexcept = default;
   // Removes it, unless it was published.
   ~NewFile();
 
   int fd() const { return fd_.get(); }
-  // Once, when all is written.
+  // Call it once, when all is written.
   Status publish();
 
  private:

@@ -1,8 +1,9 @@
 #pragma once
 
-// A checkpoint while it is written: NAME.tmp-TAG beside where NAME will be. It appears under its
-// name whole or not at all: files, fsync, their folders, the manifest, fsync, the folder, rename,
-// fsync of the parent. An fsync that failed is not tried again: what it lost nobody knows.
+// A checkpoint while it is written: NAME.tmp-TAG, beside the place of NAME. It appears under its
+// name whole or not at all. The order is: files, fsync, their folders, the manifest, fsync, the
+// folder, rename, fsync of the parent. A failed fsync is not tried again, because nobody knows what
+// it lost.
 
 #include <cstdint>
 #include <map>
@@ -18,11 +19,11 @@ namespace elixir::checkpoints {
 
 class NewFolder {
  public:
-  // Makes NAME.tmp-TAG in the open folder `parent` after it has removed what others left there:
+  // Makes NAME.tmp-TAG in the open folder `parent`. First it removes what others left there:
   // NAME.tmp-*, step-*.tmp-*, .deleting-step-*. So its caller holds lock_folder(parent).
-  // kInvalidArgument: `name` has a slash, is none that is_file_name() and check_not_reserved()
-  // allow, is taken, or is that of another step; or `parent` cannot be read. Else as write_status:
-  // kResourceExhausted for a full disk.
+  // kInvalidArgument: `name` has a slash, is_file_name() or check_not_reserved() does not allow it,
+  // it is taken, or it is that of another step; or `parent` cannot be read. Other errors as of
+  // write_status(): kResourceExhausted for a full disk.
   static Result<NewFolder> create(int parent, const std::string& name, uint64_t step,
                                   const std::string& tag);
   NewFolder(NewFolder&&) noexcept;
@@ -30,16 +31,16 @@ class NewFolder {
   // Removes it, unless it was published.
   ~NewFolder();
 
-  // A new file of so many bytes, reserved where the file system can. Any thread may write it. Its
-  // pieces are the caller's to hash, and to bring to publish().
+  // Makes a file of `bytes` bytes, which are reserved if the file system can do that. Any thread
+  // may write it. The caller hashes its pieces and passes them to publish().
   Result<int> create_file(const std::string& name, uint64_t bytes);  // owned by this object
-  // A small file, whole; it is in the manifest by itself.
+  // Writes a small file whole and adds it to the manifest.
   Status write_file(const std::string& name, std::span<const std::byte> bytes);
 
-  // `manifest`: of that step. Its files: those of create_file, all written, with pieces; the others
-  // are added here. kInvalidArgument: somebody has put something else in the folder's place, which
-  // is left alone. Once: after a failure the folder can only go. Where the last fsync alone
-  // failed, the checkpoint is there, and may be gone after a loss of power.
+  // `manifest` is of the step given to create(). It lists the files of create_file(), all written,
+  // with pieces; the others are added here. Call it once: after a failure the folder can only be
+  // removed. kInvalidArgument: somebody has put something else in the folder's place, which is left
+  // alone. If only the last fsync failed, the checkpoint exists, but a loss of power may remove it.
   Status publish(Manifest manifest);
 
  private:

@@ -17,16 +17,16 @@
 
 namespace elixir::checkpoints {
 
-// What a file may have at most; more is refused before memory is taken for it.
+// The limits of a file. More is rejected before memory is taken for it.
 inline constexpr uint64_t kMaxHeaderBytes = uint64_t{100} << 20;  // also the format's own limit
 inline constexpr uint64_t kMaxIndexBytes = uint64_t{32} << 20;    // of model.safetensors.index.json
-inline constexpr size_t kMaxTensors = 4'000'000;                  // of a file, and of all together
+inline constexpr size_t kMaxTensors = 4'000'000;                  // in a file, and in all together
 inline constexpr size_t kMaxDimensions = 16;
-inline constexpr size_t kMaxFiles = 10'000;  // of a folder
-// Of a tensor: a parameter's name (1024), and "state." and ".exp_avg_sq".
+inline constexpr size_t kMaxFiles = 10'000;  // in one folder
+// The name of a tensor: a parameter's name (1024), "state." and ".exp_avg_sq".
 inline constexpr size_t kMaxNameBytes = 1056;
 
-// By the name that the format gives it ("BF16").
+// A type of elements. `name` is the format's name for it ("BF16").
 struct Dtype {
   std::string_view name;
   uint64_t bytes;
@@ -40,13 +40,13 @@ struct TensorEntry {
   std::string name;
   const Dtype* dtype = nullptr;
   std::vector<int64_t> shape;
-  uint64_t begin = 0, end = 0;  // bytes, counted from the first tensor's
+  uint64_t begin = 0, end = 0;  // bytes, counted from the first tensor
 
   uint64_t numel() const { return (end - begin) / dtype->bytes; }
 };
 
-// Known by name and shape not to be a parameter: buffers that published files hold beside them,
-// GPT-2's causal masks and rotary frequencies.
+// Whether name and shape show that the tensor is no parameter. Published files hold such buffers
+// beside parameters: GPT-2's causal masks and rotary frequencies.
 bool is_known_buffer(const TensorEntry& tensor);
 
 struct Header {
@@ -54,25 +54,26 @@ struct Header {
   uint64_t data_begin = 0;           // in the file; the tensors' bytes fill the rest
 };
 
-// The JSON of one header, whose tensors lie in the `data_bytes` that follow it. kBadInput with the
-// tensor and what is wrong: not the format's JSON, an unknown dtype, a shape and offsets that
-// contradict each other, a name twice, bytes that overlap, that lie outside or that no tensor has.
+// Parses the JSON of one header, whose tensors lie in the `data_bytes` that follow it. kBadInput,
+// with the tensor and the fault: not the format's JSON, an unknown dtype, a shape that contradicts
+// the offsets, or a name used twice. Also bytes that overlap, lie outside, or belong to no tensor.
 Result<std::vector<TensorEntry>> parse_header(std::string_view json, uint64_t data_bytes);
 
-// Of an open file, which need not be an ordinary one: then it is kBadInput.
+// Reads the header of an open file. kBadInput, too, if it is not an ordinary file.
 Result<Header> read_header(int fd);
 
-// Length and JSON, padded so that their bytes are a multiple of 64. REQUIRES: the tensors lie one
-// behind another from 0 on; their names are UTF-8.
+// Length and JSON, padded to a multiple of 64 bytes. REQUIRES: the tensors lie one behind another
+// from 0 on; their names are UTF-8.
 std::string encode_header(std::span<const TensorEntry> tensors);
 
 inline constexpr const char* kIndexName = "model.safetensors.index.json";
-// What it says: tensors by the file that holds them. kBadInput: not such an index, a file's name
-// with a folder in it, beyond a limit above.
+// The contents of an index: tensors by the file that holds them. kBadInput: not such an index, a
+// file's name with a folder in it, or beyond a limit above.
 using WeightMap = std::map<std::string, std::set<std::string>>;
 Result<WeightMap> parse_index(std::string_view json);
 
-// All of [offset, offset + bytes) of an open file. kBadInput: it cannot be read, or ends before.
+// Reads all of [offset, offset + bytes) of an open file. kBadInput: it cannot be read, or ends
+// before.
 Status read_bytes(int fd, uint64_t offset, std::span<std::byte> bytes);
 
 }  // namespace elixir::checkpoints

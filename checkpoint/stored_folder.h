@@ -1,7 +1,7 @@
 #pragma once
 
 // A folder of tensors, opened for reading: a checkpoint of Elixir's, or a plain Hugging Face model
-// (model.safetensors, or shards with model.safetensors.index.json). What it holds is taken as
+// (model.safetensors, or shards with model.safetensors.index.json). Its contents are treated as
 // hostile. No tensor is read here.
 
 #include <cstdint>
@@ -26,7 +26,7 @@ struct StoredFile {
   UniqueFd fd;
   uint64_t bytes = 0;
   uint64_t data_begin = 0;
-  std::vector<Piece> pieces;  // the manifest's; empty where there is none
+  std::vector<Piece> pieces;  // from the manifest; empty without one
 };
 
 struct StoredFolder {
@@ -41,30 +41,33 @@ struct StoredFolder {
   std::string place_of(const StoredTensor& tensor) const;
 };
 
-// Whether there is something of the manifest's name that is no folder, be it damaged: `folder` is,
-// or was, a checkpoint, and not a folder of them. `at`: where its path begins.
+// Whether the folder has something with the manifest's name that is not a folder, even a damaged
+// one. Then `folder` is, or was, a checkpoint, and not a folder of checkpoints. `at`: an open
+// folder, at which the path begins.
 bool has_manifest(int at, const std::string& folder = ".");
 
-// Of an open folder; none: it has none. kBadInput begins with the manifest's name.
+// Reads the manifest of an open folder; empty if it has none. kBadInput begins with the manifest's
+// name.
 Result<std::optional<Manifest>> read_manifest(int folder);
 
-// `folder`: an open folder, whose files are opened relative to it. Symbolic links are followed only
-// in a snapshot of the hub's cache (hub_cache.h); `path` names it in messages. kBadInput: the file
-// and what is wrong with it, or that its name is another step's. With a manifest its list of files
-// rules: their sizes must be those that it says, tensors are those of model*.safetensors and
-// optimizer/*.safetensors in it, and other files of the folder do not count. Without one the index
-// rules, or model.safetensors is all.
+// Opens a folder. `folder`: an open folder, whose files are opened relative to it. `path` names it
+// in messages. Symbolic links are followed only in a snapshot of the hub's cache (hub_cache.h).
+// kBadInput: the file and its fault, or the folder's name is another step's.
+//
+// With a manifest, its list of files decides. They must have the listed sizes. Tensors are those of
+// the listed model*.safetensors and optimizer/*.safetensors, and other files of the folder do not
+// count. Without a manifest the index decides; without an index, model.safetensors is all.
 Result<StoredFolder> open_stored_folder(int folder, const std::string& path);
 Result<StoredFolder> open_stored_folder(const std::string& path);
 
-// A file of the folder, by a name that is_file_name() allows, open for reading. kBadInput: it is
+// Opens a file of the folder for reading, by a name that is_file_name() allows. kBadInput: it is
 // missing, no ordinary file, or a symbolic link that is not followed.
 Result<StoredFile> open_stored_file(const StoredFolder& folder, const std::string& name);
 
 inline constexpr uint64_t kMaxSmallFileBytes = uint64_t{256} << 20;
 
-// A small file of the folder, by a name that is_file_name() allows: kBadInput where it is missing,
-// longer than `most` or, where the manifest has it, not what was written.
+// Reads a small file of the folder, by a name that is_file_name() allows. kBadInput if it is
+// missing, longer than `most`, or in the manifest and not what was written.
 Result<std::string> read_stored_file(const StoredFolder& folder, const std::string& name,
                                      uint64_t most = kMaxSmallFileBytes);
 

@@ -5,8 +5,8 @@
 
 namespace elixir::checkpoints {
 
-// That an output projection is, byte for byte, the token embedding that a model uses in its place.
-// kBadInput: it is not, or they cannot be read.
+// Checks that an output projection is, byte for byte, the token embedding that a model uses in its
+// place. If it is not, or if they cannot be read, the error is kBadInput.
 Status check_tied_copy(const StoredFolder& folder, const StoredTensor& projection,
                        const StoredTensor& embedding);
 

@@ -1,6 +1,6 @@
 #pragma once
 
-// Refuses weights and states that training cannot begin with: values that are not finite, or that
+// Rejects weights and states with which training cannot begin: values that are not finite, or that
 // the compute type cannot hold.
 
 #include <cstddef>
@@ -18,30 +18,31 @@
 namespace elixir::checkpoints {
 
 ValueFormat format_of(const Dtype& dtype);
-// By its name exp_avg_sq has no negative values.
+// Knows exp_avg_sq by its name: it has no negative values.
 ValueFormat format_of(const StoredTensor& tensor);
 
-// Reads Adam's count of steps of each parameter, "state.<parameter>.step". kBadInput: one is no
-// whole number of 0 or more. (A resumed run takes the manifest's counts: a wrong one tells of
-// damage.)
+// Reads Adam's count of steps of each parameter, "state.<parameter>.step". kBadInput: one is not a
+// whole number of 0 or more. (A resumed run takes the manifest's counts; a wrong count here is a
+// sign of damage.)
 Status check_update_counts(const StoredFolder& folder);
 
-// kBadInput for counts that are not good(): the tensor, how many of its values, what is wrong with
-// them, and the remedy. `others`: so many more tensors have such values.
+// kBadInput for counts that are not good(). The message names the tensor, the number of its bad
+// values, what is wrong with them, and the remedy. `others`: how many more tensors have such
+// values.
 Status check_counts(const std::string& folder, const std::string& tensor, const ValueCounts& counts,
                     ComputeType kept_as, size_t others = 0);
 
-// Counts what it passes on to another sink. Frozen parameters in the compute type count as bits,
-// not as values: they are kept as they are.
+// Counts values on their way to another sink. Frozen parameters that are stored in the compute type
+// are not counted, because their bits are kept as they are.
 class ValueCheck final : public StateSink {
  public:
-  // `wanted` and `inner` outlive it.
+  // `wanted` and `inner` must outlive it.
   ValueCheck(std::span<const WantedParameter> wanted, ComputeType kept_as, StateSink& inner)
       : wanted_(wanted), kept_as_(kept_as), inner_(inner) {}
 
   void take(const LoadRange& range, std::span<const std::byte> bytes) override;
 
-  // check_counts() for the first such parameter of those wanted, once all is read.
+  // Calls check_counts() for the first bad one of the wanted parameters. Call it once all is read.
   Status status(const StoredFolder& folder, const LoadPlan& plan) const;
 
  private:

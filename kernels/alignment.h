@@ -1,7 +1,7 @@
 #pragma once
 
-// What a launch asks of the pointers it gets. No CUDA: the fakes in the client's tests ask for the
-// same.
+// The alignment that a launch requires of its pointers. No CUDA: the fakes in the client's tests
+// require the same.
 
 #include <cstddef>
 #include <cstdint>
@@ -11,12 +11,12 @@
 
 namespace elixir::kernels {
 
-// Of every array of elements: a thread loads and stores 16 bytes at a time.
+// For every array of elements: a thread loads and stores 16 bytes at a time.
 inline constexpr size_t kArrayAlignBytes = 16;
-// Of a norm: it is added to word by word, so that those of several chunks lie side by side.
+// For a norm: it is added to word by word, so norms of several chunks can lie side by side.
 inline constexpr size_t kNormAlignBytes = alignof(NormSum);
 
-// A null array passes: what the type does not use may be null.
+// A null array passes, because an array that the type does not use may be null.
 inline void check_aligned(const void* array, const char* name,
                           size_t align_bytes = kArrayAlignBytes) {
   ELIXIR_CHECK(reinterpret_cast<uintptr_t>(array) % align_bytes == 0,

@@ -6,9 +6,9 @@
 
 namespace elixir::kernels {
 
-// Which elements a thread has. A block of kThreads takes kVectors * kThreads consecutive vectors of
-// kVectorNumel elements; a thread every kThreads-th of them, so that a warp's accesses are
-// contiguous.
+// Says which elements a thread takes. A block of kThreads takes kVectors * kThreads consecutive
+// vectors of kVectorNumel elements. Each thread takes every kThreads-th of them, so that a warp's
+// accesses are contiguous.
 template <int kThreads, int kVectors>
 struct BlockPart {
   static constexpr size_t kStride = static_cast<size_t>(kThreads) * kVectorNumel;
@@ -16,8 +16,9 @@ struct BlockPart {
 
   static constexpr size_t blocks(size_t numel) { return (numel + kBlockNumel - 1) / kBlockNumel; }
 
-  // Calls whole(at) once for the vectors at, at + kStride, ..., or, in the last block when it is
-  // not full, one(i) for each element in ascending order. REQUIRES: block < blocks(numel).
+  // Calls whole(at) once for the vectors at, at + kStride, ... If the last block is not full, calls
+  // one(i) instead for each element of the vectors, in ascending order. REQUIRES: block <
+  // blocks(numel).
   template <class Whole, class One>
   ELIXIR_MATH static void visit(size_t numel, size_t block, int thread, Whole whole, One one) {
     const size_t first = block * kBlockNumel;

@@ -1,7 +1,7 @@
 #pragma once
 
-// Loads, conversions and stores of a few consecutive elements, for a device and, so that their bits
-// are tested everywhere, for the host. Compiles as C++ and as CUDA.
+// Loads, conversions and stores of a few consecutive elements, on a device. The host has them, too,
+// so that their bits are tested everywhere. Compiles as C++ and as CUDA.
 
 #include <cstddef>
 #include <cstdint>
@@ -12,8 +12,8 @@
 
 namespace elixir::kernels {
 
-// Elements a thread takes at a time: 16 bytes of floats, 8 of a 16-bit type. With more, one warp's
-// access to the floats would not be contiguous.
+// Elements that a thread takes at a time: 16 bytes of floats, 8 of a 16-bit type. With more, one
+// warp's access to the floats would not be contiguous.
 inline constexpr int kVectorNumel = 4;
 
 template <class T, int kNumel>
@@ -42,8 +42,8 @@ struct WordOf<16> {
 };
 #endif
 
-// One access of the memory, which must be aligned to the pack's size. Everything here is read or
-// written once a launch: on a device it is the first to leave the caches.
+// One access of the memory, which must be aligned to the pack's size. A launch reads or writes
+// everything here once. So on a device, these bytes are the first to leave the caches.
 template <int kNumel, class T>
 ELIXIR_MATH Pack<T, kNumel> load(const T* from) {
   Pack<T, kNumel> pack;
@@ -73,8 +73,8 @@ ELIXIR_MATH bool is_finite(float value) {
   return (optim::float_bits(value) & 0x7f800000) != 0x7f800000;
 }
 
-// What a parameter or gradient of each type is in memory, and the FP32 master, which is made of the
-// parameter and of what completes it (optim_cpu/adam.h).
+// How a parameter or gradient of each type lies in memory. The FP32 master is made of the parameter
+// and of its completion (optim_cpu/adam.h).
 template <ComputeType kType>
 struct Format;
 
@@ -91,8 +91,8 @@ struct Format<ComputeType::kFp16> {
   using Element = uint16_t;
   using Completion = float;
 #if defined(__CUDA_ARCH__)
-  // The device's own conversions, IEEE 754's as well, are a tenth of the instructions; the gpu
-  // tests hold them against formats.h. They have another NaN.
+  // The device's own conversions follow IEEE 754, too, and take a tenth of the instructions. The
+  // gpu tests compare them with formats.h. They have another NaN.
   ELIXIR_MATH static float widen(Element value) {
     float wide;
     asm("cvt.f32.f16 %0, %1;" : "=f"(wide) : "h"(value));
@@ -137,7 +137,7 @@ ELIXIR_MATH void store_narrowed(ElementOf<kType>* to, const Pack<float, kNumel>&
   store<kNumel>(to, narrow);
 }
 
-// The masters of kNumel parameters from `at` on. With FP32 `completion` is not touched, and may be
+// The masters of kNumel parameters from `at` on. With FP32 `completion` is not touched and may be
 // null.
 template <ComputeType kType, int kNumel>
 ELIXIR_MATH Pack<float, kNumel> load_master(const ElementOf<kType>* param,

@@ -1,6 +1,6 @@
 #pragma once
 
-// The .cu files, as kernels.cpp sees them: arguments are checked there, and messages made there,
+// The functions of the .cu files, for kernels.cpp, which checks arguments and makes messages,
 // since nvcc does not compile fmt's format strings. REQUIRES: numel > 0; aligned arrays.
 
 #include <cuda_runtime.h>
@@ -15,7 +15,7 @@ namespace elixir::kernels {
 
 cudaError_t enqueue_adam(const optim::UpdateSpan& span, const optim::AdamStep& step,
                          cudaStream_t stream);
-// Whatever numel is.
+// Any numel, 0 included.
 cudaError_t enqueue_squared_norm(ComputeType type, const void* values, size_t numel,
                                  NormSum* result, cudaStream_t stream);
 
@@ -33,14 +33,14 @@ cudaError_t for_type(ComputeType type, const Visit& visit) {
   return cudaErrorInvalidValue;
 }
 
-// Unlike kernel<<<...>>>, reports what became of this launch alone: an error that somebody left
+// Unlike kernel<<<...>>>, returns the result of this launch alone. An error that somebody left
 // behind is not taken for its own.
 template <class... Parameters, class... Arguments>
 cudaError_t enqueue(void (*kernel)(Parameters...), size_t blocks, int threads, cudaStream_t stream,
                     const Arguments&... arguments) {
   static_assert(sizeof...(Parameters) == sizeof...(Arguments));
   if (blocks > std::numeric_limits<int>::max()) return cudaErrorInvalidConfiguration;
-  // The parameters' own types: an argument may convert.
+  // Converts each argument to the parameter's own type.
   return [&](std::remove_const_t<Parameters>... values) {
     void* pointers[] = {const_cast<void*>(static_cast<const void*>(&values))...};
     return cudaLaunchKernel(reinterpret_cast<const void*>(kernel),

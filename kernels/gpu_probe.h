@@ -1,7 +1,7 @@
 #pragma once
 
-/* What a program without CUDA may ask of libelixir_cuda.so about this machine's GPUs. Plain C: a
- * caller finds the function with dlsym and needs nothing else of CUDA, torch or Elixir's types. */
+/* Describes this machine's GPUs to a program without CUDA. The function is in libelixir_cuda.so.
+ * Plain C: a caller finds it with dlsym and needs nothing else of CUDA, torch or Elixir's types. */
 
 #include <stddef.h>
 
@@ -13,11 +13,11 @@ extern "C" {
 
 #define ELIXIR_GPU_PROBE_FUNCTION "elixir_gpu_probe"
 
-/* Looks at every visible GPU and times copies of `copy_bytes` (0: no copies) each way and both ways
- * at once, a few tenths of a second a GPU; of memory as a trainer shares it with elixird,
- * page-locked where that is possible. Writes one JSON object and a
- * terminating 0 to `buffer`, cut off at buffer_bytes; returns the bytes the whole object takes
- * without the 0. What failed stands in the object:
+/* Looks at every visible GPU and times copies of `copy_bytes` (0: no copies): each way, and both
+ * ways at once. This takes a few tenths of a second per GPU. The copies use memory as a trainer
+ * shares it with elixird, page-locked if possible. Writes one JSON object and a terminating 0 to
+ * `buffer`, cut off at buffer_bytes. Returns the bytes of the whole object without the 0. Failures
+ * stand in the object:
  *
  *   {"driver": "13.0", "runtime": "13.0", "nccl": "2.28.9", "torch": "2.11.0",
  *    "error": "",            why there is no GPU, with the remedy; "" when there is one
@@ -25,8 +25,8 @@ extern "C" {
  *              "pci_address": "0000:c1:00.0", "numa_node": 0, "uuid": "GPU-...",
  *              "compute_capability": "9.0",
  *              "read_only_pinning": true,          of read-only mappings; Elixir needs none
- *              "pinning_error": "", "error": "",   "" where all went well
- *              "h2d_gb_s": 0.0, "d2h_gb_s": 0.0, "both_gb_s": 0.0}]}   of 1e9; both: their sum
+ *              "pinning_error": "", "error": "",   "" if all went well
+ *              "h2d_gb_s": 0.0, "d2h_gb_s": 0.0, "both_gb_s": 0.0}]}   1e9 bytes/s; both: the sum
  */
 ELIXIR_PUBLIC size_t elixir_gpu_probe(char* buffer, size_t buffer_bytes, size_t copy_bytes);
 typedef size_t ElixirGpuProbe(char* buffer, size_t buffer_bytes, size_t copy_bytes);

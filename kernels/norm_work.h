@@ -1,25 +1,26 @@
 #pragma once
 
-// The sum of squares of base/norm_sum.h, with the leaves of optim_cpu/gradients.h, as the threads
-// of a launch take it. Four threads take a leaf: each has four of its sixteen lanes, which are the
-// elements of a vector. Compiles as C++ and as CUDA: the host tests do in loops what a launch does.
+// The sum of squares of base/norm_sum.h, with the leaves of optim_cpu/gradients.h, divided among
+// the threads of a launch. Four threads take a leaf. Each has four of its sixteen lanes, which are
+// the elements of a vector. Compiles as C++ and as CUDA: the host tests do in loops what a launch
+// does.
 
 #include "base/norm_sum.h"
 #include "kernels/element.h"
 
 namespace elixir::kernels {
 
-inline constexpr int kNormThreads = 256;  // of a block
+inline constexpr int kNormThreads = 256;  // per block
 inline constexpr int kLeafThreads = 4;
 inline constexpr int kLeafVectors = kNormLeafNumel / (kLeafThreads * kVectorNumel);
 static_assert(kLeafVectors == 4 && kVectorNumel == 4, "sixteen lanes");
 
-// A block takes a turn of as many leaves as it has threads: of each run of kLeafThreads threads,
-// the i-th keeps the sum of the i-th leaf that the run takes.
+// In a turn, a block takes as many leaves as it has threads. In each run of kLeafThreads threads,
+// the i-th thread keeps the sum of the run's i-th leaf.
 inline constexpr size_t kTurnNumel = size_t{kNormThreads} * kNormLeafNumel;
 ELIXIR_MATH size_t norm_turns(size_t numel) { return (numel + kTurnNumel - 1) / kTurnNumel; }
 
-// The first element of the i-th leaf of a thread's run.
+// The first element of the i-th leaf that a thread's run takes.
 ELIXIR_MATH size_t leaf_begin(size_t turn, int thread, int i) {
   const int run = thread / kLeafThreads, runs = kNormThreads / kLeafThreads;
   return turn * kTurnNumel + static_cast<size_t>(i * runs + run) * kNormLeafNumel;
@@ -30,7 +31,7 @@ struct LeafPart {
   Pack<float, kVectorNumel> vector[kLeafVectors];
 };
 
-// Beyond `numel` are zeros.
+// Elements from `numel` on are zeros.
 template <ComputeType kType>
 ELIXIR_MATH LeafPart load_leaf(const ElementOf<kType>* values, size_t numel, size_t begin,
                                int thread) {
@@ -53,8 +54,8 @@ struct LaneSums {
   double lane[kVectorNumel];
 };
 
-// A float's square is exact in FP64, so a fused operation gives the bits of two. What is not finite
-// is counted and counts as zero.
+// A float's square is exact in FP64, so a fused operation gives the bits of two. A value that is
+// not finite is counted, and its square is zero.
 ELIXIR_MATH LaneSums square_lanes(const LeafPart& part, uint32_t& nonfinite) {
   LaneSums sums = {};
   for (const Pack<float, kVectorNumel>& vector : part.vector) {
@@ -72,8 +73,8 @@ ELIXIR_MATH LaneSums square_lanes(const LeafPart& part, uint32_t& nonfinite) {
   return sums;
 }
 
-// The tree over a leaf's lanes: first threads t and t + 2 (lanes l and l + 8), then t and t + 1
-// (l + 4), then within what is left (l + 2, l + 1). IEEE addition commutes.
+// Adds up a leaf's lanes as a tree. First threads t and t + 2 (lanes l and l + 8), then t and t + 1
+// (l + 4), then within a thread (l + 2, l + 1). IEEE addition commutes.
 ELIXIR_MATH LaneSums add(const LaneSums& a, const LaneSums& b) {
   LaneSums sums;
   for (int i = 0; i < kVectorNumel; ++i) sums.lane[i] = a.lane[i] + b.lane[i];
@@ -83,14 +84,15 @@ ELIXIR_MATH double add_up(const LaneSums& sums) {
   return (sums.lane[0] + sums.lane[2]) + (sums.lane[1] + sums.lane[3]);
 }
 
-// Leaves that lie in the same three limbs of a NormSum, which most neighbours do: so that few
+// The sum of leaves that lie in the same three limbs of a NormSum, as most neighbours do. So few
 // additions to memory are needed. Exact, like the NormSum itself.
 struct LimbWindow {
   int limb = 0;
   uint64_t part[3] = {0, 0, 0};
 };
 
-// Adds a leaf to the window, after flush(window) and a new window where it lies elsewhere.
+// Adds a leaf to the window. If the leaf lies in other limbs, first calls flush(window) and begins
+// a new window.
 template <class Flush>
 ELIXIR_MATH void add_leaf(LimbWindow& window, double leaf, const Flush& flush) {
   int first = -1;

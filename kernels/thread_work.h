@@ -1,16 +1,16 @@
 #pragma once
 
-// What one thread of each element-wise launch does. A kernel is a call of one of these with its
-// block and thread numbers; the host tests make the same calls in a loop.
+// The work of one thread in each element-wise launch. A kernel calls one of these functions with
+// its block and thread numbers. The host tests make the same calls in a loop.
 
 #include "kernels/block_part.h"
 #include "optim_cpu/adam.h"
 
 namespace elixir::kernels {
 
-inline constexpr int kThreads = 256;  // of a block
+inline constexpr int kThreads = 256;  // per block
 
-// The arrays of an UpdateSpan but the gradients.
+// The arrays of an UpdateSpan, except the gradients.
 struct AdamArrays {
   void* param;
   void* completion;  // UpdateSpan::master
@@ -18,8 +18,8 @@ struct AdamArrays {
   float* exp_avg_sq;
 };
 
-// adam_update on kVectors times kNumel elements, kStride apart, with gradients of kGrad. All loads
-// come before the first result: bandwidth is bytes in flight.
+// adam_update on kVectors times kNumel elements, kStride apart, with gradients of type kGrad. All
+// loads come before the first result, because bandwidth needs many bytes in flight.
 template <ComputeType kType, ComputeType kGrad, int kNumel, int kVectors, size_t kStride>
 ELIXIR_MATH void adam_at(const AdamArrays& arrays, const void* const* grads, int n_grads, size_t at,
                          const optim::AdamConstants<float>& step) {
@@ -62,7 +62,7 @@ ELIXIR_MATH void adam_at(const AdamArrays& arrays, const void* const* grads, int
 inline constexpr int kAdamVectors = 2;
 using AdamPart = BlockPart<kThreads, kAdamVectors>;
 
-// kGrad is kType, or kFp32 where the gradient is UpdateSpan::grad_sum.
+// kGrad is kType, or kFp32 if the gradient is UpdateSpan::grad_sum.
 template <ComputeType kType, ComputeType kGrad>
 ELIXIR_MATH void adam_thread(const AdamArrays& arrays, const void* const* grads, int n_grads,
                              size_t numel, const optim::AdamConstants<float>& step, size_t block,

@@ -1,15 +1,15 @@
 #pragma once
 
-// What elixir-run does to the output of its ranks: whole lines, each with its rank in front, to a
-// descriptor that may be slow. No threads; neither class waits.
+// Passes the output of elixir-run's ranks on: whole lines, each with its rank in front, to a
+// descriptor that may be slow. No threads. Nothing here waits, except flush_all().
 
 #include <string>
 #include <string_view>
 
 namespace elixir::launcher {
 
-// Puts a prefix before each line of one stream. A line ends with '\n' or, as progress bars end
-// theirs, with '\r'; "\r\n" is one end. A line longer than kMaxLineBytes is cut into several.
+// Puts a prefix before each line of one stream. A line ends with '\n' or, as in progress bars, with
+// '\r'; "\r\n" is one end. A line longer than kMaxLineBytes is cut into several.
 class LinePrefixer {
  public:
   static constexpr size_t kMaxLineBytes = 256 * 1024;
@@ -19,7 +19,7 @@ class LinePrefixer {
   // Appends to `out` every line that `bytes` completes.
   void feed(std::string_view bytes, std::string* out);
 
-  // The stream has ended: appends a last line that lacks its end, with one.
+  // Call it when the stream has ended. Appends an unfinished last line, with an end.
   void finish(std::string* out);
 
  private:
@@ -30,11 +30,11 @@ class LinePrefixer {
   bool after_return_ = false;  // the last line ended with '\r'
 };
 
-// Text on its way to a descriptor that others share, so its flags are left as they are. Written
-// only while the descriptor has room.
+// Text on its way to a descriptor. Others share the descriptor, so its flags are left as they are.
+// Text is written only while the descriptor has room.
 class OutputStream {
  public:
-  // More than this waiting: read no more from those who produce it.
+  // If this much is waiting, read no more from those who produce it.
   static constexpr size_t kFullBytes = 256 * 1024;
 
   explicit OutputStream(int fd) : fd_(fd) {}
@@ -43,11 +43,11 @@ class OutputStream {
   std::string* buffer() { return &waiting_; }
   bool empty() const { return waiting_.empty(); }
   bool full() const { return waiting_.size() >= kFullBytes; }
-  // Nobody reads the pipe any more. (What a full disk or a terminal that has ended does not take is
-  // dropped, and the ranks go on.)
+  // Nobody reads the pipe any more. (Text that a full disk or a terminal that has ended does not
+  // take is dropped, and the ranks continue.)
   bool broken() const { return broken_; }
-  // errno of the last write that failed otherwise, as on a full disk: what was waiting was dropped,
-  // later text is tried again. 0: none did.
+  // errno of the last write that failed for another reason, such as a full disk; 0: none did. The
+  // waiting text was dropped, and later text is tried again.
   int lost() const { return lost_; }
 
   // Writes what fits now.

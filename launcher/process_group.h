@@ -16,18 +16,19 @@
 
 namespace elixir::launcher {
 
-// The signal with which a user, or Slurm before a job's time is over, asks for a checkpoint.
+// A user, or Slurm before a job's time is over, asks for a checkpoint with this signal.
 inline constexpr int kSaveSignal = SIGUSR1;
 
-inline constexpr int kSignalExit = 128;  // plus the signal, as shells say it
+inline constexpr int kSignalExit = 128;  // plus the signal, as in shells
 
-// Whether a rank that ended with this code would end with it again, since the cause is a command
+// Whether a rank that ended with this code would end with it again. The cause is then a command
 // line, a file, an installation, or numbers that every start computes alike.
 bool would_fail_again(int exit_code);
 
 // While it lives, SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGCHLD are read from fd() instead of being
-// delivered, and a write to nobody is an error instead of SIGPIPE. A signal that was ignored before
-// stays ignored, here and in the ranks. Only one at a time; make it before the process has threads.
+// delivered. A write to nobody is an error instead of SIGPIPE. A signal that was ignored
+// before stays ignored, here and in the ranks. Only one may live at a time; make it before the
+// process has threads.
 class SignalWatch {
  public:
   SignalWatch();
@@ -36,7 +37,7 @@ class SignalWatch {
   SignalWatch& operator=(const SignalWatch&) = delete;
 
   int fd() const { return fd_.get(); }
-  // The next signal that was sent to this process, 0 when there is none.
+  // The next signal that was sent to this process; 0 if there is none.
   int take() const;
 
  private:
@@ -45,31 +46,34 @@ class SignalWatch {
 
 struct GroupOptions {
   std::vector<std::string> argv;                            // the same for every rank
-  std::vector<std::vector<std::string>> rank_environments;  // "NAME=value"; one entry a rank
-  uint32_t first_rank = 0;  // of this node's; ranks are numbered from here in prefixes and messages
-  bool save_asked = false;  // kSaveSignal came before there were ranks
-  bool prefix = true;       // false: ranks write straight to this process's output
-  int cause_grace_ms = 5000;    // from a rank that lost a peer to that peer's own end
+  std::vector<std::vector<std::string>> rank_environments;  // "NAME=value"; one entry per rank
+  uint32_t first_rank = 0;    // this node's first rank; prefixes and messages number ranks from it
+  bool save_asked = false;    // kSaveSignal came before there were ranks
+  bool prefix = true;         // false: ranks write straight to this process's output
+  int cause_grace_ms = 5000;  // from a rank's loss of a peer to that peer's own end
   int failure_grace_ms = 1000;  // from SIGTERM to SIGKILL after a rank has failed
   int stop_grace_ms = 5000;     // from a forwarded signal to SIGKILL
-  int save_grace_ms = 600'000;  // instead, once a rank has told that it saves before it ends
+  int save_grace_ms = 600'000;  // instead, once a rank has said that it saves before it ends
   int stdout_fd = 1, stderr_fd = 2;
 };
 
 struct GroupOutcome {
-  int exit_code = 0;     // of the first rank that failed, but for ranks that lost that one as their
-                         // peer; 128 + signal if one killed it
+  // The exit code of the first rank that failed, except ranks that only lost that one as their
+  // peer. It is 128 + signal if a signal killed the rank.
+  int exit_code = 0;
   int failed_rank = -1;  // counted from first_rank on; -1: none failed
-  int stop_signal = 0;   // the signal that told this process, or one of the ranks, to stop; 0: none
+  int stop_signal = 0;   // the signal that asked this process or a rank to stop; 0: none
 };
 
 // The processes of one attempt: one per rank, each in its own session, each killed if this process
 // dies. A rank is running or has ended. Once one has ended badly, or a signal to stop has come, the
-// others have a deadline after which they are killed; it is later if a rank has told that it saves
-// first (client/ranks/launcher_note.h). A rank that exits with 128 + SIGINT, SIGTERM or SIGHUP has
-// not failed: somebody has told it to stop, and so the others are told. When wait() returns, and
-// when the object is gone, no process of any rank's process group is left, children of ranks
-// included. (This process becomes the subreaper, so that it can reap them.)
+// others have a deadline, after which they are killed. The deadline is later if a rank has said
+// that it saves first (client/ranks/launcher_note.h).
+//
+// A rank that exits with 128 + SIGINT, SIGTERM or SIGHUP has not failed. Somebody has told it to
+// stop, so the others get this signal, too. When wait() returns, and when the object is gone, no
+// process of any rank's process group is left, children of ranks included. (This process becomes
+// the subreaper, so that it can reap them.)
 //
 // Not thread-safe. Call start(), then wait(), each once, while a SignalWatch lives.
 class ProcessGroup {
@@ -79,13 +83,14 @@ class ProcessGroup {
   ProcessGroup(const ProcessGroup&) = delete;
   ProcessGroup& operator=(const ProcessGroup&) = delete;
 
-  // kInvalidArgument if the program cannot be started; ranks that were started are ended.
+  // kInvalidArgument if the program cannot be started. Ranks that were started are then ended.
   Status start();
 
   static constexpr int kAskMs = 60000;
 
-  // Passes output and signals on until every rank has ended. kSaveSignal goes only to processes
-  // that handle it, as soon as a process of a rank does, for kAskMs.
+  // Forwards output and signals until every rank has ended. kSaveSignal goes only to processes that
+  // have a handler for it. For kAskMs, wait() tries again with each rank in which no process has
+  // one yet.
   GroupOutcome wait(const SignalWatch& signals);
 
  private:
@@ -96,7 +101,7 @@ class ProcessGroup {
   };
   struct Rank {
     pid_t pid = -1;     // -1: ended
-    bool asked = true;  // false: kSaveSignal is to be sent
+    bool asked = true;  // false: kSaveSignal is still to be sent
     std::vector<Stream> streams;
   };
 
@@ -104,7 +109,7 @@ class ProcessGroup {
     size_t rank;
     pid_t pid;
     int exit_code;
-    bool killed;  // by a signal; else it has exited
+    bool killed;  // by a signal; false: it has exited
   };
 
   Status start_rank(uint32_t rank);
@@ -121,7 +126,7 @@ class ProcessGroup {
   void pass_on_ask();
   void hear_notes();
   void kill_after(int grace_ms);
-  // On a full disk. Standard error tells, and the exit code is 3 instead of 0.
+  // Reports output lost on a full disk: on standard error, and as exit code 3 instead of 0.
   void note_lost_output();
   void say(const std::string& text);
   bool any_running() const;
@@ -131,8 +136,8 @@ class ProcessGroup {
   OutputStream out_, err_;
   std::vector<Rank> ranks_;
   NotePipe notes_;
-  bool saves_ = false;            // a rank has told so
-  bool stopped_by_rank_ = false;  // a rank that was told to stop, and no signal to this process yet
+  bool saves_ = false;            // a rank has said that it saves
+  bool stopped_by_rank_ = false;  // a rank has ended by a stop; no signal to this process yet
   GroupOutcome outcome_;
   int64_t kill_at_ns_ = 0;              // 0: no deadline
   std::optional<Ended> lost_its_peer_;  // the first rank that did; note_failure() at cause_by_ns_

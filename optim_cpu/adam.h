@@ -1,9 +1,10 @@
 #pragma once
 
 // Adam and AdamW over spans of host memory: arithmetic only. No threads, no shared memory, no
-// allocation; any thread may call any function, on memory that is its own meanwhile. Every
-// instruction set gives the bits of the scalar reference, NaNs (kNanBits, always) and denormals
-// included, whatever rounding and flush-to-zero modes the calling thread has set.
+// allocation. Any thread may call any function, on memory that nobody else uses during the call.
+// Every instruction set gives the bits of the scalar reference, NaNs (kNanBits, always) and
+// denormals included. They do not depend on the rounding and flush-to-zero modes that the calling
+// thread has set.
 // The formula is in adam_math.h, the 16-bit types in formats.h.
 
 #include <cstddef>
@@ -31,7 +32,7 @@ struct AdamOptions {
 // `step` counts from 1. Powers of beta are taken in double.
 AdamStep make_adam_step(const AdamOptions& options, uint64_t step, double grad_scale);
 
-// Up to this many gradients are summed inside the update (one a rank of the node).
+// Up to this many gradients are summed inside the update (one per rank of the node).
 inline constexpr int kMaxGrads = 64;
 
 // `numel` consecutive elements, the same index in every array.
@@ -39,25 +40,27 @@ struct UpdateSpan {
   ComputeType type = ComputeType::kFp32;
   int n_grads = 1;                     // gradients to sum, in FP32, in this order
   const void* const* grads = nullptr;  // n_grads arrays of `type`
-  const float* grad_sum = nullptr;     // where given, the gradients, in the place of grads
+  const float* grad_sum = nullptr;     // if given, the gradients, instead of grads
   void* param = nullptr;               // of `type`; with FP32 it is the master
   void* master = nullptr;            // BF16: uint16_t low halves; FP16: float masters; FP32: unused
   float* moments[kMaxMoments] = {};  // Adam: exp_avg, exp_avg_sq
   size_t numel = 0;
-  // Where given, the results go there, and what stands above stays as it is. They go past the
-  // caches, which shared memory of many gigabytes would only sweep.
+  // If given, the results go there, and the arrays above stay as they are. The stores go past the
+  // caches, because shared memory of many gigabytes would only sweep the caches.
   const StatePlace* results = nullptr;
 };
 
 enum class Isa { kScalar, kAvx2, kAvx512 };
 inline constexpr Isa kIsas[] = {Isa::kScalar, Isa::kAvx2, Isa::kAvx512};
 
-// The best this processor and kernel support (both need AVX2, FMA and F16C). The environment
-// variable ELIXIR_ISA=scalar|avx2|avx512, read once, asks for less; it cannot ask for more.
+// The best that this processor and kernel support (both vector sets need AVX2, FMA and F16C). The
+// environment variable ELIXIR_ISA=scalar|avx2|avx512, read once, asks for less; it cannot ask for
+// more.
 Isa best_isa();
 bool isa_supported(Isa isa);  // by this processor and kernel
 
-// All that the files of optim_cpu/ are compiled with: a virtual machine may mask any of it.
+// The features that the files of optim_cpu/ are compiled for. A virtual machine may mask any of
+// them.
 struct CpuFeatures {
   bool avx2 = false;
   bool fma = false;
@@ -73,12 +76,12 @@ inline constexpr EnumName<Isa> kIsaNames[] = {
     {"scalar", Isa::kScalar}, {"avx2", Isa::kAvx2}, {"avx512", Isa::kAvx512}};
 constexpr const char* isa_name(Isa isa) { return name_in(kIsaNames, isa); }
 
-// Updates the span in place, or into span.results: then without a redo record, for nothing is torn
-// that anybody would read. With `redo`, each vector's results are recorded before they are
-// stored (redo.h); `first_index` is the span's position in the redo record's numbering.
+// Updates the span in place, or into span.results. The latter takes no redo record, because nobody
+// reads results that are half written. With `redo`, each vector's results are recorded before they
+// are stored (redo.h). `first_index` is the span's position in the redo record's numbering.
 // REQUIRES: isa_supported(isa); 1 <= n_grads <= kMaxGrads; redo or span.results is null; arrays
-// aligned to their element and not overlapping, which nothing checks: spans are parts of arrays
-// whose offsets Shape says.
+// aligned to their element and not overlapping. Nothing checks the arrays, because spans are parts
+// of arrays whose offsets Shape says.
 void adam_update(Isa isa, const UpdateSpan& span, const AdamStep& step, RedoRecord* redo = nullptr,
                  uint64_t first_index = 0);
 

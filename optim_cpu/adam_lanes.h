@@ -1,21 +1,21 @@
 #pragma once
 
-// The loop around adam_formula, written once for all instruction sets; included by adam_scalar.cpp,
-// adam_avx2.cpp and adam_avx512.cpp only, as is gradient_lanes.h. Each brings a class `Lanes` of
+// The loop around adam_formula, written once for all instruction sets. Only adam_scalar.cpp,
+// adam_avx2.cpp and adam_avx512.cpp include it and gradient_lanes.h. Each brings a class `Lanes` of
 // kRedoVector floats with
 //
 //   Constants                                            AdamConstants<Lanes>, as a rule
-//   keep()                                               in registers across a barrier: empty asm
-//   add, and what else adam_formula calls                as for floats in adam_math.h
+//   keep()                                               in registers across a barrier (empty asm)
+//   add, and the others that adam_formula calls          as for floats in adam_math.h
 //   load(from), store(to)                                floats
 //   load_bf16(from), load_half(from), store_half(to)     16-bit types
 //   join_bf16(param, low), split_bf16(param, low)        the two halves of a master, formats.h
 //
-// What stores has a template argument, a Via, first: where addresses are multiples of 64, stores
-// may go past the caches; end_stores() orders them before what the thread stores after it.
+// Functions that store have a Via as first template argument. If addresses are multiples of 64,
+// stores may go past the caches. Then end_stores() orders them before later stores of the thread.
 //
-// and must lie in an anonymous namespace: no code compiled for one instruction set may be shared
-// with another.
+// The class lies in an anonymous namespace, because no code compiled for one instruction set may be
+// shared with another.
 
 #include <cstring>
 
@@ -31,8 +31,8 @@ void adam_update_avx512(const UpdateSpan&, const AdamStep&, RedoRecord*, uint64_
 
 enum class Via { kCaches, kMemory };
 
-// The compiler moves no store across it. Enough where one thread stores and whoever reads waits
-// for that thread's process to be dead.
+// The compiler moves no store across it. This is enough if one thread stores and each reader waits
+// until that thread's process is dead.
 ELIXIR_MATH void compiler_barrier() { asm volatile("" ::: "memory"); }
 
 inline constexpr size_t kPrefetchNumel = 128;  // 64 to 256 are as good
@@ -59,7 +59,7 @@ ELIXIR_MATH Lanes load_grad(const void* grad, size_t at) {
   }
 }
 
-// Parameters of kType; gradients of kGrad: of the same type, or FP32 sums.
+// Parameters have kType. Gradients have kGrad: the same type, or FP32 for sums.
 template <class Lanes, ComputeType kType, ComputeType kGrad>
 struct AdamLanes {
   static constexpr size_t kParamBytes = kType == ComputeType::kFp32 ? 4 : 2;
@@ -74,7 +74,7 @@ struct AdamLanes {
   }
 
   // Hardware prefetchers stop at the end of each 4 KiB page, and shared memory rarely has larger
-  // ones; asking ahead in every stream crosses it. An address behind the span does no harm.
+  // pages. Prefetching in every stream crosses this end. An address behind the span does no harm.
   ELIXIR_MATH static void prefetch(const Streams& in, const void* const* grads, int n_grads,
                                    size_t at) {
     for (int rank = 0; rank < n_grads; ++rank) {
@@ -111,7 +111,7 @@ struct AdamLanes {
   }
 
   // Without it gcc 12 stores the results a third time, on the stack, and reads them back behind the
-  // barrier: a fifth of the rate on one thread.
+  // barrier. It costs a fifth of the rate on one thread.
   ELIXIR_MATH void keep() {
     master.keep();
     exp_avg.keep();
@@ -145,7 +145,7 @@ ELIXIR_MATH Streams results_of(const UpdateSpan& span) {
           static_cast<std::byte*>(span.results->master), span.results->moments[0],
           span.results->moments[1]};
 }
-// Nulls are: they are arrays that the type does without.
+// Null arrays do not count: the type does without them.
 ELIXIR_MATH bool may_go_past_caches(const Streams& out) {
   uintptr_t all = 0;
   for (const void* first :
@@ -159,8 +159,8 @@ ELIXIR_MATH Streams streams_of(RedoRecord::Half& half) {
   return {half.param, half.master, half.moments[0], half.moments[1]};
 }
 
-// Writes redo.h's protocol: record() between the two stores of a vector. Passed by value: an object
-// whose address is known would go through memory at every barrier.
+// Follows redo.h's protocol: call record() between the two stores of a vector. It is passed by
+// value, because an object whose address is known would go through memory at every barrier.
 class RedoWriter {
  public:
   ELIXIR_MATH RedoWriter(RedoRecord* record, uint64_t step, uint64_t first_index)
@@ -173,10 +173,10 @@ class RedoWriter {
 
   ELIXIR_MATH bool records() const { return record_ != nullptr; }
 
-  // Odd and even in turn: the half that was not written last.
+  // The half that was not written last: the sequence is odd and even in turn.
   ELIXIR_MATH RedoRecord::Half& half() const { return record_->half[sequence_ & 1]; }
 
-  // half() holds the results of `numel` parameters from `at` on.
+  // REQUIRES: half() holds the results of `numel` parameters from `at` on.
   ELIXIR_MATH void record(size_t at, size_t numel) {
     RedoRecord::Half& written = half();
     // From the third vector on, both halves have this step and a whole vector's length already.
@@ -195,7 +195,7 @@ class RedoWriter {
   uint64_t step_, first_index_, sequence_;
 };
 
-// The last, shorter vector: through a copy padded with zeros.
+// Updates the last, shorter vector through a copy padded with zeros.
 template <class Lanes, ComputeType kType, ComputeType kGrad>
 void update_tail(const UpdateSpan& span, const AdamStep& step, size_t at, RedoWriter redo) {
   using Vector = AdamLanes<Lanes, kType, kGrad>;
@@ -229,8 +229,8 @@ void update_tail(const UpdateSpan& span, const AdamStep& step, size_t at, RedoWr
   memcpy(out.exp_avg_sq + at, results.moments[1], numel * sizeof(float));
 }
 
-// What the loop needs is in locals whose addresses go nowhere: else each barrier of the redo record
-// would have all of it read again.
+// Keeps everything that the loop needs in locals whose addresses go nowhere. Otherwise the loop
+// would read all of it again at each barrier of the redo record.
 template <class Lanes, ComputeType kType, ComputeType kGrad>
 void update_span(const UpdateSpan& span, const AdamStep& step, RedoRecord* record,
                  uint64_t first_index) {
@@ -265,9 +265,9 @@ void update_span(const UpdateSpan& span, const AdamStep& step, RedoRecord* recor
       }
     }
   };
-  // A processor looks ahead some 250 instructions, hardly two vectors: without the loops over
-  // gradients a tenth more.
-  if (n_grads == 1 && whole > 0) {  // with no elements there may be no array
+  // A processor looks ahead about 250 instructions, hardly two vectors. Without the loops over
+  // gradients the rate is a tenth higher.
+  if (n_grads == 1 && whole > 0) {  // without elements there may be no array
     const void* const only = grads[0];
     update_whole(&only, 1);
   } else {

@@ -1,9 +1,9 @@
 #pragma once
 
-// Adam, written down once. The instruction sets differ only in their `Lanes`: a float here (the
-// scalar reference, and CUDA), sixteen floats in the vector files. Bits are equal everywhere
-// because every operation is one correctly rounded IEEE 754 operation, in this order; no other
-// place may repeat or reorder it. Compiles as C++ and as CUDA and includes nothing of Elixir.
+// Adam, written once. The instruction sets differ only in their `Lanes`: a float here (the scalar
+// reference, and CUDA), sixteen floats in the vector files. Bits are equal everywhere because every
+// operation is one correctly rounded IEEE 754 operation, in this order. No other place may repeat
+// or reorder it. Compiles as C++ and as CUDA and includes nothing of Elixir.
 // Note: docs/design/elixir.md, "one arithmetic".
 
 #include <cstdint>
@@ -12,8 +12,8 @@
 #if defined(__CUDACC__)
 #define ELIXIR_MATH __host__ __device__ __forceinline__
 #else
-// Always inline: this header is compiled for several instruction sets, and a copy that the linker
-// shared among them could contain instructions that the processor lacks.
+// Always inline: this header is compiled for several instruction sets. The linker could share a
+// copy among them, with instructions that the processor does not have.
 #define ELIXIR_MATH inline __attribute__((always_inline))
 #endif
 
@@ -32,8 +32,8 @@ struct AdamStep {
   uint64_t step;  // counts from 1; goes into the redo record
 };
 
-// The operations of the formula on one float. On a device they are spelled as intrinsics, which
-// nvcc neither contracts nor approximates, whatever its flags.
+// The operations of the formula on one float. On a device they are intrinsics, which nvcc neither
+// contracts nor approximates, whatever its flags.
 #if defined(__CUDA_ARCH__)
 ELIXIR_MATH float add(float a, float b) { return __fadd_rn(a, b); }
 ELIXIR_MATH float subtract(float a, float b) { return __fsub_rn(a, b); }
@@ -65,7 +65,7 @@ ELIXIR_MATH float bits_float(uint32_t bits) {
 inline constexpr uint32_t kNanBits = 0x7fc00000;
 ELIXIR_MATH float one_nan(float value) { return value == value ? value : bits_float(kNanBits); }
 
-// AdamStep, each constant in every lane.
+// AdamStep with each constant in every lane.
 template <class Lanes>
 struct AdamConstants {
   ELIXIR_MATH explicit AdamConstants(const AdamStep& step)
@@ -85,10 +85,10 @@ struct AdamConstants {
   bool has_l2;
 };
 
-// One step of Adam or AdamW (Kingma and Ba 2015, algorithm 1; Loshchilov and Hutter 2019,
-// algorithm 2; in torch.optim's arrangement). `grad` is the sum over ranks, taken in rank order,
-// not yet scaled. L2 is left out where it is zero, since 0 * inf would be NaN; the multiplication
-// by `decay` is not, since 1 * x is x.
+// One step of Adam or AdamW (Kingma and Ba 2015, algorithm 1; Loshchilov and Hutter 2019, algorithm
+// 2; in torch.optim's arrangement). `grad` is the sum over ranks, taken in rank order, not yet
+// scaled. L2 is left out if it is zero, since 0 * inf would be NaN. The multiplication by `decay`
+// is never left out, since 1 * x is x.
 template <class Lanes>
 ELIXIR_MATH void adam_formula(const AdamConstants<Lanes>& step, Lanes grad, Lanes& param,
                               Lanes& exp_avg, Lanes& exp_avg_sq) {

@@ -1,7 +1,8 @@
 #pragma once
 
-// The 16-bit types beside the FP32 master: BF16 that is the high half of its master, and IEEE
-// half. Bit operations only, so that every processor agrees; compiles as C++ and as CUDA.
+// The 16-bit types beside the FP32 master: BF16, which is the high half of its master, and IEEE
+// half. Only bit operations and single IEEE 754 operations, so that every processor agrees.
+// Compiles as C++ and as CUDA.
 
 #include "optim_cpu/adam_math.h"
 
@@ -13,9 +14,9 @@ namespace elixir::optim {
 //   split:  low = u & 0xffff        param = (u + 0x7fff) >> 16
 //   join:   u = (param - (low > 0x8000)) << 16 | low
 //
-// A tie (low == 0x8000) to an even param above it could not be told from one below, so a master
-// with (u & 0x1ffff) == 0x18000 has its last bit set: part of what Adam computes in BF16. A NaN
-// is 0x7fc00000.
+// A tie (low == 0x8000) that rounds up to an even param would look like a tie that rounds down to
+// it. So a master with (u & 0x1ffff) == 0x18000 gets its last bit set. This is part of Adam's
+// definition in BF16. A NaN is 0x7fc00000.
 // Note: docs/design/elixir.md, "split master".
 struct SplitBf16 {
   uint16_t param;
@@ -28,7 +29,7 @@ ELIXIR_MATH SplitBf16 split_bf16(float master) {
   return {static_cast<uint16_t>((bits + 0x7fff) >> 16), static_cast<uint16_t>(bits)};
 }
 
-// Any pair of halves joins to some float; those that split_bf16 gives join to the master.
+// Any pair of halves joins to some float. The halves from split_bf16 join to the master.
 ELIXIR_MATH float join_bf16(uint16_t param, uint16_t low) {
   const uint32_t high = static_cast<uint32_t>(param) - (low > 0x8000 ? 1 : 0);
   return bits_float(high << 16 | low);
@@ -38,7 +39,7 @@ ELIXIR_MATH float bf16_to_float(uint16_t value) {
   return bits_float(static_cast<uint32_t>(value) << 16);
 }
 
-// Exact; a NaN is kNanBits.
+// Exact. A NaN becomes kNanBits.
 ELIXIR_MATH float half_to_float(uint16_t half) {
   const uint32_t sign = static_cast<uint32_t>(half & 0x8000) << 16;
   const uint32_t rest = static_cast<uint32_t>(half & 0x7fff) << 13;
@@ -48,7 +49,7 @@ ELIXIR_MATH float half_to_float(uint16_t half) {
   return bits_float(sign | float_bits(multiply(bits_float(rest), 0x1p112f)));
 }
 
-// Round to nearest even, overflow to infinity, denormals kept; a NaN is 0x7e00.
+// Rounds to nearest even. Overflow becomes infinity, denormals are kept, and a NaN becomes 0x7e00.
 ELIXIR_MATH uint16_t float_to_half(float value) {
   const uint32_t bits = float_bits(value);
   const uint32_t magnitude = bits & 0x7fffffff;
@@ -56,7 +57,7 @@ ELIXIR_MATH uint16_t float_to_half(float value) {
   if (magnitude > 0x7f800000) return 0x7e00;
   if (magnitude >= 0x477ff000) return static_cast<uint16_t>(sign | 0x7c00);  // rounds to 2^16
   if (magnitude < 0x38800000) {
-    // Below 2^-14 halves are multiples of 2^-24, as floats in [0.5, 1) are: the addition rounds.
+    // Below 2^-14 halves are multiples of 2^-24, like floats in [0.5, 1): the addition rounds.
     const uint32_t shifted = float_bits(add(bits_float(magnitude), 0.5f));
     return static_cast<uint16_t>(sign | (shifted - 0x3f000000));
   }

@@ -1,12 +1,12 @@
 #pragma once
 
-// The loop of take_gradients, written once for all instruction sets, with the `Lanes` of
+// The loop of take_gradients, written once for all instruction sets. It takes the `Lanes` of
 // adam_lanes.h and a class `Squares` beside each of them: sixteen FP64 sums, at first zero, with
 //
 //   unsigned add(lanes)    adds the squares of the finite lanes; returns how many were not finite
 //   double total()         lanes l and l + 8, l + 4, l + 2, l + 1 added up
 //
-// A float's square is exact in FP64, so that a fused operation gives the bits of two.
+// A float's square is exact in FP64, so a fused operation gives the bits of two.
 
 #include <cstring>
 
@@ -15,12 +15,12 @@
 
 namespace elixir::optim {
 
-// Leaves that are taken at a time. Their sums go to base/norm_sum.h outside of these files: its
-// functions may be shared by the linker, and must then not hold instructions of one set.
+// Leaves that are taken at a time. Their sums go to base/norm_sum.h outside of these files. The
+// linker may share its functions, so they must not hold instructions of one set.
 inline constexpr size_t kLeavesAtOnce = 64;
 
-// Elements [at, at + numel) of the span, at most kLeavesAtOnce leaves of them. Stores a sum of
-// squares a leaf, unless `leaves` is null; returns how many elements were not finite.
+// Takes elements [at, at + numel) of the span, at most kLeavesAtOnce leaves. Stores one sum of
+// squares per leaf, unless `leaves` is null. Returns how many elements were not finite.
 size_t take_leaves_scalar(const GradientSpan&, size_t at, size_t numel, double* leaves);
 size_t take_leaves_avx2(const GradientSpan&, size_t at, size_t numel, double* leaves);
 size_t take_leaves_avx512(const GradientSpan&, size_t at, size_t numel, double* leaves);
@@ -39,7 +39,7 @@ struct GradientLanes {
     if (grad_sum != nullptr) __builtin_prefetch(grad_sum + at);
   }
 
-  // One leaf of whole vectors. Adds to `nonfinite` and returns the sum, both zero unless asked.
+  // Takes one leaf of whole vectors. If `squares`, adds to `nonfinite` and returns the sum.
   ELIXIR_MATH static double take_leaf(const GradientSpan& span, size_t at, bool squares,
                                       size_t* nonfinite) {
     Squares sums;
@@ -58,7 +58,7 @@ struct GradientLanes {
     return squares ? sums.total() : 0;
   }
 
-  // The last, shorter leaf: through a copy padded with zeros.
+  // Takes the last, shorter leaf through a copy padded with zeros.
   static double take_tail(const GradientSpan& span, size_t at, size_t numel, bool squares,
                           size_t* nonfinite) {
     alignas(64) std::byte grads[kMaxGrads][kLeaf * kBytes];

@@ -6,8 +6,8 @@
 
 namespace elixir::optim {
 
-// Rounds to nearest and keeps denormals for as long as it lives: a library loaded beside us may
-// have set the thread otherwise (-ffast-math does), and bits must not depend on that.
+// Sets rounding to nearest and keeps denormals, for as long as it lives. A library loaded beside us
+// may have set the thread otherwise (-ffast-math does), and bits must not depend on that.
 class IeeeModes {
  public:
 #if defined(__x86_64__)

@@ -1,6 +1,6 @@
 #pragma once
 
-// What becomes of a step, from the squares of all its gradients: pure arithmetic, the same for
+// The verdict on a step, from the squares of all its gradients. Pure arithmetic, the same for
 // elixird and for trainers.
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace elixir::optim {
 
 struct VerdictTerms {
   double grad_scale = 1;      // multiplies the sum of gradients
-  double clip_norm = 0;       // the greatest L2 norm of gradients so scaled; 0: any
+  double clip_norm = 0;       // the greatest L2 norm of scaled gradients; 0: any
   bool check_finite = false;  // skip a step with a gradient that is not finite
 
   bool needs_norm() const { return clip_norm > 0 || check_finite; }
@@ -22,12 +22,12 @@ struct VerdictTerms {
 
 struct Verdict {
   double grad_norm = std::numeric_limits<double>::quiet_NaN();  // before clipping
-  double grad_scale = 1;                                        // with which to update
+  double grad_scale = 1;                                        // for the update
   bool skipped = false;
 };
 
 // As torch.nn.utils.clip_grad_norm_: gradients are multiplied by min(1, clip_norm / (norm + 1e-6)).
-// Gradients of which one is not finite have no norm: such a step is skipped, whether clipping or
+// If a gradient is not finite, there is no norm, and the step is skipped, whether clipping or
 // check_finite asked. REQUIRES: terms.needs_norm().
 // Note: docs/design/elixir.md, "exact clipping".
 inline Verdict judge(const NormSum& squares, const VerdictTerms& terms) {
