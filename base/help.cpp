@@ -39,4 +39,9 @@ std::string HelpFormatter::make_description(const CLI::App* app) const {
   return text.empty() ? "" : wrapped(text, {}) + "\n";
 }
 
+std::string HelpFormatter::make_footer(const CLI::App* app) const {
+  const std::string text = app->get_footer();
+  return text.empty() ? "" : wrapped(text, {}) + "\n";
+}
+
 }  // namespace elixir

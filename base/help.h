@@ -14,6 +14,7 @@ class HelpFormatter : public CLI::Formatter {
   std::string make_option(const CLI::Option* option, bool is_positional) const override;
   std::string make_subcommand(const CLI::App* sub) const override;
   std::string make_description(const CLI::App* app) const override;
+  std::string make_footer(const CLI::App* app) const override;
 };
 
 }  // namespace elixir

@@ -44,6 +44,9 @@ TEST(HelpFormatter, ShowsNamesValuesAndDefaultsWithin80Columns) {
   app.add_flag("--fast,!--slow", fast, "Faster");
   app.add_option("--layers", layers, "Layers")->type_name("N")->check(CLI::Range(0, 9));
   app.add_subcommand("status", "Shows the state");
+  app.footer(
+      "A footer of many words that does not fit into one line of eighty columns is broken\n"
+      "  trainer --an --example");
   const std::string help = app.help();
   EXPECT_THAT(help, HasSubstr("  --steps N               Steps to take (default: 100)\n"));
   EXPECT_THAT(help, HasSubstr("  --a-name-that-is-long-indeed MODE\n"
@@ -53,6 +56,7 @@ TEST(HelpFormatter, ShowsNamesValuesAndDefaultsWithin80Columns) {
   EXPECT_THAT(help, HasSubstr("  --fast,--slow           Faster\n"));
   EXPECT_THAT(help, HasSubstr("  --layers N              Layers (default: 0)\n"));
   EXPECT_THAT(help, HasSubstr("  status                  Shows the state\n"));
+  EXPECT_THAT(help, HasSubstr("columns is\nbroken\n  trainer --an --example\n"));
   std::istringstream lines(help);
   for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 80u) << line;
 }

@@ -1,5 +1,6 @@
 """A terminal of 80 columns, as a person has it: tmux runs a command in it and tells what it shows."""
 
+import itertools
 import os
 import shlex
 import subprocess
@@ -7,6 +8,7 @@ import subprocess
 from harness import wait_until
 
 COLUMNS, ROWS = 80, 200
+NUMBERS = itertools.count()
 DONE = 'the command has ended'
 
 
@@ -14,7 +16,8 @@ class Screen:
     """One terminal. `close` it: its server is a process of its own."""
 
     def __init__(self, folder, environment):
-        self.socket = os.path.join(folder, 'tmux')
+        self.folder = folder
+        self.socket = ''
         self.environment = {**environment, 'TERM': 'xterm', 'LC_ALL': 'C.UTF-8'}
 
     def tmux(self, *words):
@@ -24,6 +27,8 @@ class Screen:
     def show(self, *command, limit_s=120):
         """The lines that the terminal shows once the command has ended. A line that was too long for the
         terminal is one line here, longer than COLUMNS."""
+        # A server that was told to end may still hold its socket.
+        self.socket = os.path.join(self.folder, f'tmux-{next(NUMBERS)}')
         words = ' '.join(shlex.quote(str(word)) for word in command)
         # The shell stays: a session that ends takes its screen along.
         self.tmux('new-session', '-d', '-x', str(COLUMNS), '-y', str(ROWS),

@@ -9,7 +9,7 @@ import signal
 import unittest
 
 import harness
-from harness import ENDLESS, EXAMPLES, NIGHTLY, TINY, program, steps_told, text_of, wait_until
+from harness import ENDLESS, EXAMPLES, NIGHTLY, REPOSITORY, TINY, program, steps_told, text_of, wait_until
 
 SUBSETS = range(8)  # of descriptors 0, 1 and 2, as bits
 ALL_CLOSED, OUTPUT_CLOSED = 7, 2
@@ -156,7 +156,8 @@ class Limits(Surroundings):
         folder = self.made_checkpoint()
         elixirctl = program('elixirctl')
         nano = ['--model', 'gpt2-nano']
-        commands = [[elixirctl, 'plan', *nano, '--json'], [elixirctl, 'profile', *nano], [elixirctl, 'estimate', *nano],
+        machine = ['--machine', os.path.join(REPOSITORY, 'examples', 'machine_a100x4.json')]
+        commands = [[elixirctl, 'plan', *nano, *machine, '--json'], [elixirctl, 'profile', *nano], [elixirctl, 'estimate', *nano],
                     [elixirctl, 'checkpoint', 'list', folder], [elixirctl, '--help'],
                     [program('elixir-profile'), *nano], self.generate(folder),
                     [program('elixird'), '--help'], self.train(), self.launch(2, self.train())]
