@@ -6,8 +6,8 @@
 
 namespace elixir::ctl {
 
-// A subcommand of elixirctl: its flags are known to `app`; run() gives the exit code when it was
-// given on the command line.
+// A subcommand of elixirctl. `app` has its flags. run() carries it out and returns the exit code;
+// call it only if the command line names the subcommand.
 struct Command {
   CLI::App* app;
   std::function<int()> run;
