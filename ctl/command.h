@@ -6,8 +6,8 @@
 
 namespace elixir::ctl {
 
-// A subcommand of elixirctl. `app` has its flags. run() carries it out and returns the exit code;
-// call it only if the command line names the subcommand.
+// A subcommand of elixirctl, with its flags in `app`. Call run() only if the command line names the
+// subcommand. It returns the exit code.
 struct Command {
   CLI::App* app;
   std::function<int()> run;

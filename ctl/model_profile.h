@@ -10,8 +10,8 @@ namespace elixir::ctl {
 
 // One step of a known model on one GPU.
 struct ModelProfileRequest : planner::ModelRequest {
-  std::string freeze =
-      "";  // POSIX extended expression: freezes parameters with matching names; "": none
+  // A POSIX extended expression. Parameters with matching names are frozen. "": none.
+  std::string freeze = "";
 };
 
 // Runs elixir-profile, which is installed beside the running program. It links LibTorch, so that
