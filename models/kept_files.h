@@ -9,10 +9,10 @@
 
 namespace elixir {
 
-// The extra files of a checkpoint, beside its tensors. They are config.json, which other programs
-// need to open the checkpoint, and files of `folder` for users of the model: tokenizer, vocabulary,
-// settings for generation. `folder` is where the run's weights come from; "": there is none.
-// config.json is the folder's, with this run's type. If the folder has none, it is written. All
+// The extra files of a checkpoint, beside its tensors. Other programs need config.json to open the
+// checkpoint. It is the folder's, with this run's type, or a new one if the folder has none. The
+// others come from `folder`, for users of the model: tokenizer, vocabulary, settings for
+// generation. The parameter `folder` names the source of the run's weights; "": there is none. All
 // files together have at most 64 MiB. A file that does not fit is left out, with a warning.
 //
 // kBadInput: a file of the folder cannot be read, or its bytes are not those that were written.
