@@ -14,9 +14,9 @@ namespace elixir::ctl {
 struct SaveRequest {
   uint64_t params = 0;  // trained
   ComputeType type = ComputeType::kBf16;
-  double disk_bytes_per_s = 0;                // 0: nobody knows
+  double disk_bytes_per_s = 0;                // 0: unknown
   std::optional<uint64_t> shadow_bytes = {};  // none: elixird's default, a quarter of the files
-  double step_s = 0;                          // 0: nobody knows
+  double step_s = 0;                          // 0: unknown
 };
 
 struct SaveEstimate {

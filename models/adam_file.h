@@ -3,8 +3,8 @@
 // Reads Adam's states by parameter name from a file that torch.save() wrote. It knows these forms:
 //
 //   torch.optim.AdamW.state_dict():   {"state": {number: {...}}, "param_groups": [...]}
-//   the same by name, as FSDP has it: {"state": {name: {...}}, "param_groups": [...]}
-//   flattened, as DCP has it:         {"state.NAME.exp_avg": ..., "param_groups.NAME.lr": ...}
+//   by parameter name, from FSDP:     {"state": {name: {...}}, "param_groups": [...]}
+//   flattened, from DCP:              {"state.NAME.exp_avg": ..., "param_groups.NAME.lr": ...}
 //
 // and a dict that holds one of them as "optimizer" or "optimizer_state_dict".
 

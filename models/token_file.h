@@ -22,12 +22,10 @@ struct TokenFileOptions {
   bool labels = false;                 // --labels: the file holds tokens or kMaskedLabel
 };
 
-// One file of tokens, read only:
-//   a known header (models/token_format.h), the name *.bin
-//   or `bare`                                                  tokens, memory-mapped, so that the
-//                                                              ranks of a node share its pages
-//   any other                                                  text: each byte is a token; read
-//                                                              into memory as a whole
+// One file of tokens, read only. There are two kinds:
+// - Token files are memory-mapped, so that the ranks of a node share their pages. They have a known
+//   header (models/token_format.h) or the name *.bin, or `bare` is set.
+// - All other files are text. They are read into memory as a whole, and each byte is a token.
 //
 // Immutable after open(); any thread may read. REQUIRES: no process truncates a mapped file. The
 // kernel sends SIGBUS for a read of pages that are gone.

@@ -35,11 +35,10 @@ inline constexpr size_t kTokenHeaderBytes = 65536;
 // Reads the header of a file. `head` holds the file's first bytes (kTokenHeaderBytes, or all if it
 // is shorter); `file_bytes` is its size. Known formats are:
 //
-// * Elixir's own, which scripts/tokenize_text.py writes: 64 bytes with "ELXTOKEN", uint32 version
-// 1,
+// * Elixir's own, from scripts/tokenize_text.py: 64 bytes with "ELXTOKEN", uint32 version 1,
 //   uint32 64, the type's name in 16 bytes, uint64 vocabulary, uint64 tokens, zeros;
 // * NumPy's .npy (format versions 1 to 3): one-dimensional arrays of integers;
-// * llm.c's: 256 int32, of which the first three are 20240520, 1 and the number of uint16 tokens,
+// * llm.c's: 256 int32; the first three are 20240520, 1 and the number of uint16 tokens,
 //   or 20240801, 7 and the number of uint32 tokens.
 //
 // Empty: the file has none of these formats. kBadInput, with cause and remedy but without the

@@ -18,7 +18,8 @@
 
 namespace elixir::shm {
 
-// The most descriptors of one packet: params, state and peer of every rank of a node.
+// The most descriptors of one packet. RanksReady brings up to three per rank of a node, or up to
+// four with swing chunks, and then there are at most kMaxSwingRanks.
 inline constexpr uint32_t kMaxFds = 3 * kMaxLocalRanks;
 
 struct PeerCredentials {

@@ -6,9 +6,9 @@
 // clang-format off
 //   control   ControlHeader, then kStepRing each of StepRecord, StepResult and UpdateResult, then
 //             kFolderRing FolderResults, then n_grad_slots each of GradRecord and ChunkRecord, then
-//             n_swing_chunks SwingRecords and, where there are any, n_parameters SwingParameters,
-//             then, where ranks do not know by themselves (Shape::tells_updates), n_parameters
-//             UpdateCounts, then GradGroup[kStepRing][n_parameters]
+//             n_swing_chunks SwingRecords, then with swing chunks n_parameters SwingParameters,
+//             then with Shape::tells_updates() n_parameters UpdateCounts,
+//             then GradGroup[kStepRing][n_parameters]
 //   grads     n_grad_slots grad slots, of whole chunks or of shards        (written by the trainer)
 //   params    Shape::n_param_slots param slots of shards                   (written by elixird)
 //   state     redo records, then masters and moments, slot by slot          (written by elixird)

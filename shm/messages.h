@@ -157,7 +157,7 @@ struct SaveFolder {
 static_assert(sizeof(SaveFolder) == 312);
 
 // Asks elixird to load the chunks that it keeps on this node from a folder. The folder's descriptor
-// comes first, then those of the details. The lowest rank of the node sends it: instead of
+// comes first, then that of the details. The lowest rank of the node sends it: instead of
 // LoadChunk while the job is loading, or later while every posted step is finished. `path` is only
 // for error messages.
 struct LoadFolder {

@@ -55,8 +55,8 @@ Result<DaemonPlaces> daemon_places(const std::string& explicit_path, const std::
 inline constexpr size_t kKeptLaunches = 32;
 Status make_launch_folder(const RuntimeFolder& folder);
 
-// The folders of this user in which an elixird listens: those of services, of their launches, and
-// all that /proc/net/unix names.
+// The folders of this user in which an elixird listens: folders of services and launches, and all
+// others that /proc/net/unix lists.
 std::vector<RuntimeFolder> listening_folders(const std::string& services = "/run");
 
 }  // namespace elixir::shm

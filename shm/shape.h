@@ -31,7 +31,7 @@ inline constexpr uint64_t kSectionAlignBytes = 4096;
 inline constexpr uint64_t kStaggerBytes = 5 * kSectionAlignBytes;
 
 inline constexpr uint32_t kMaxLocalRanks = 64;  // on one node
-inline constexpr uint32_t kMaxSwingRanks = 48;  // with swing chunks: a packet has 253 descriptors
+inline constexpr uint32_t kMaxSwingRanks = 48;  // with swing chunks: 4 of kMaxFds descriptors each
 inline constexpr uint32_t kMaxSwingLanes = 8;
 inline constexpr uint32_t kMaxRanks = 4096;  // per job; kMaxLocalRanks with the host exchange
 inline constexpr uint32_t kMaxChunks = 1u << 20;

@@ -4,12 +4,12 @@
 
 namespace elixir::shm {
 
-inline constexpr uint32_t kMaxAccumulate = 65536;  // backward passes a step
+inline constexpr uint32_t kMaxAccumulate = 65536;  // backward passes per step
 
 // The rules for all steps of a job, the same on all its ranks for the whole run. Part of a message
 // (messages.h).
 struct StepRules {
-  uint32_t accumulate = 1;  // backward passes a step
+  uint32_t accumulate = 1;  // backward passes per step
   // 1: a chunk is updated once its last gradient is published, 0: after the post.
   uint32_t immediate = 0;
   uint32_t norms = 0;  // 1: steps clip or check, so squares are summed as gradients arrive
