@@ -18,8 +18,8 @@
 
 namespace elixir::shm {
 
-// The most descriptors of one packet. RanksReady brings up to three per rank of a node, or up to
-// four with swing chunks, and then there are at most kMaxSwingRanks.
+// The most descriptors of one packet. RanksReady brings up to three per rank of a node. With
+// swing chunks and the host exchange it brings four, for at most kMaxSwingRanks ranks.
 inline constexpr uint32_t kMaxFds = 3 * kMaxLocalRanks;
 
 struct PeerCredentials {
