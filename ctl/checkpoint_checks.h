@@ -11,16 +11,17 @@
 
 namespace elixir::ctl {
 
-// Those of a folder, or the folder itself where it is one, whatever its name. kBadInput: it cannot
-// be read.
+// The checkpoints in the folder `path`. If `path` is itself a checkpoint, only that one, whatever
+// its name. kBadInput: the folder cannot be read.
 Result<std::vector<checkpoints::ListedCheckpoint>> find_checkpoints(const std::string& path);
 
-// Reads all of it on `threads` threads, and tells how far it is. What is wrong is in `why`.
+// Reads a whole checkpoint on `threads` threads and shows progress. If a byte is wrong, `valid`
+// becomes false and `why` gets the reason.
 void verify_checkpoint(checkpoints::ListedCheckpoint& listed, uint32_t threads);
 
 // [{"path", "step", "valid", "bytes", "why"}]
 std::string checkpoints_json(const std::vector<checkpoints::ListedCheckpoint>& all);
-// A table for people. `read`: whether all was read, not only sizes compared.
+// A table for people. `read`: all bytes were read; otherwise only sizes were compared.
 std::string checkpoints_text(const std::vector<checkpoints::ListedCheckpoint>& all, bool read);
 
 }  // namespace elixir::ctl

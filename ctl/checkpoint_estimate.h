@@ -1,6 +1,6 @@
 #pragma once
 
-// What saving a checkpoint while training goes on will take.
+// Estimates the cost of a checkpoint that is saved while training continues.
 
 #include <cstdint>
 #include <optional>
@@ -14,18 +14,18 @@ namespace elixir::ctl {
 struct SaveRequest {
   uint64_t params = 0;  // trained
   ComputeType type = ComputeType::kBf16;
-  double disk_bytes_per_s = 0;                // 0: nobody knows
-  std::optional<uint64_t> shadow_bytes = {};  // none: a quarter, as elixird takes
-  double step_s = 0;                          // 0: nobody knows
+  double disk_bytes_per_s = 0;                // 0: unknown
+  std::optional<uint64_t> shadow_bytes = {};  // none: elixird's default, a quarter of the files
+  double step_s = 0;                          // 0: unknown
 };
 
 struct SaveEstimate {
-  uint64_t bytes = 0;  // of the files, but for their headers
+  uint64_t bytes = 0;  // the files without their headers
   uint64_t shadow_bytes = 0;
-  // Of a disk whose rate is known:
+  // Only if disk_bytes_per_s is known:
   double write_s = 0;
   double stall_s = 0;  // max(0, (bytes - shadow) / rate - window); the window is a step
-  uint64_t enough_shadow_bytes = 0;  // the least without a stall
+  uint64_t enough_shadow_bytes = 0;  // the least that avoids a stall
 };
 
 SaveEstimate estimate_save(const SaveRequest& request);

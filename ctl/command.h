@@ -6,8 +6,8 @@
 
 namespace elixir::ctl {
 
-// A subcommand of elixirctl: its flags are known to `app`; run() gives the exit code when it was
-// given on the command line.
+// A subcommand of elixirctl, with its flags in `app`. Call run() only if the command line names the
+// subcommand. It returns the exit code.
 struct Command {
   CLI::App* app;
   std::function<int()> run;

@@ -6,10 +6,10 @@
 
 namespace elixir::ctl {
 
-// What was measured, a figure a line, and the notes.
+// The measured figures, one per line, followed by the notes.
 std::string machine_text(const planner::ProbedMachine& probed);
 
-// The same in one line, without the notes.
+// The figures in one line, without the notes.
 std::string machine_line(const planner::ProbedMachine& probed);
 
 }  // namespace elixir::ctl

@@ -10,18 +10,19 @@ namespace elixir::ctl {
 
 // One step of a known model on one GPU.
 struct ModelProfileRequest : planner::ModelRequest {
-  std::string freeze = "";  // parameters whose names this POSIX extended expression finds; "": none
+  // A POSIX extended expression. Parameters with matching names are frozen. "": none.
+  std::string freeze = "";
 };
 
-// Runs elixir-profile, which stands beside the running program and holds LibTorch, so that this one
-// need not. Nothing is computed and no memory of the model's size is touched. Blocks until it ends:
-// well under a second.
+// Runs elixir-profile, which is installed beside the running program. It links LibTorch, so that
+// this program does not have to. It computes nothing and touches no memory of the model's size.
+// Blocks until it ends: well under a second.
 //
-// kUnavailable, with the remedy, when elixir-profile is not there; elixir-profile's own code and
-// message otherwise.
+// Errors: kUnavailable, with the remedy, if elixir-profile is missing; otherwise elixir-profile's
+// own code and message.
 Result<planner::ModelProfile> profile_of_model(const ModelProfileRequest& request);
 
-// The same, as elixir-profile prints it: planner/profile_json.h.
+// profile_of_model() as the JSON text that elixir-profile prints: planner/profile_json.h.
 Result<std::string> profile_json_of_model(const ModelProfileRequest& request);
 
 }  // namespace elixir::ctl

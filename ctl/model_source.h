@@ -1,6 +1,6 @@
 #pragma once
 
-// A model of which a command needs the size alone.
+// Finds the size of a model for commands that need nothing else of it.
 
 #include <cstdint>
 #include <string>
@@ -12,7 +12,7 @@
 
 namespace elixir::ctl {
 
-// As it is named on a command line: one of --params, --model, --config and --safetensors.
+// How the command line names the model: one of --params, --model, --config and --safetensors.
 struct ModelSource {
   std::string params = {}, safetensors = {};
   planner::ModelRequest model = {.batch = 0};
@@ -23,20 +23,21 @@ void add_source(CLI::App& command, ModelSource& source);
 // that elixir-train takes for the same folder.
 void take_stored_type(const CLI::App& command, planner::ModelRequest& model);
 
-// Whatever it was named by.
+// The size of a model, however it was named.
 struct SizedModel {
   std::string name = {};
   uint64_t params = 0;
   uint64_t largest_param = 0;                             // 0: not known
-  int64_t context = 0;                                    // 0: not a model that can be profiled
+  int64_t context = 0;                                    // 0: the model cannot be profiled
   std::vector<planner::QuantisedWeights> quantised = {};  // part of `params`
 };
 
-// kInvalidArgument: none of the four or several, or none that there is; kBadInput: a file.
+// kInvalidArgument: none or several of the four are given, or the name is unknown. kBadInput: a
+// file cannot be used.
 Result<SizedModel> find_source(const ModelSource& source);
 
-// Says on standard error which fields of a --config are not used, as elixir-train does. "": no
-// file.
+// Names on standard error the fields of a --config that are not used, as elixir-train does. Does
+// nothing if `config_path` is "".
 void say_unused_fields(const std::string& config_path);
 
 }  // namespace elixir::ctl

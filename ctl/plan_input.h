@@ -1,6 +1,6 @@
 #pragma once
 
-// What elixirctl plan is asked: a model, a machine and what is not to be chosen.
+// The input of elixirctl plan: a model, a machine and the choices that the user has fixed.
 
 #include <cstdint>
 #include <string>
@@ -16,7 +16,7 @@ namespace elixir::ctl {
 struct PlanArguments {
   ModelProfileRequest model;
   std::string profile, machine;         // files
-  planner::MachineOverrides overrides;  // of the machine file
+  planner::MachineOverrides overrides;  // replace values of the machine file
   planner::PlanRequest request;         // without its tokens
   bool tokens_given = false;            // --batch or --seq
   bool dtype_given = false;
@@ -26,11 +26,12 @@ void add_model_flags(CLI::App* plan, PlanArguments* arguments);
 void add_machine_flags(CLI::App* plan, PlanArguments* arguments);
 void add_choice_flags(CLI::App* plan, PlanArguments* arguments);
 
-// Whether one model is named, that there is. Reads a config.json.
+// Checks that exactly one model is named, and that it exists. Reads a config.json.
 Status check_source(const PlanArguments& arguments);
 
 // REQUIRES: check_source(). Each reads a file or runs elixir-profile. Errors: kInvalidArgument for
-// flags that contradict one another, kBadInput with the file's name, profile_of_model()'s.
+// flags that contradict one another, kBadInput with the file's name, and those of
+// profile_of_model().
 Result<planner::ModelProfile> profile_of(const PlanArguments& arguments);
 Result<planner::Machine> machine_of(const PlanArguments& arguments);
 planner::PlanRequest request_of(const PlanArguments& arguments);

@@ -8,15 +8,16 @@
 namespace elixir::ctl {
 
 struct LargestPlan {
-  uint64_t value = 0;  // sequences, tokens of one, or layers
+  uint64_t value = 0;  // sequences, tokens per sequence, or layers
   planner::ModelProfile profile;
   planner::PlannedStep planned;
 };
 
-// The most sequences a step ("batch"), tokens a sequence ("seq", up to the model's context) or
-// layers ("layers") for which there is a plan, and that plan. Each that is tried is profiled: some
-// seconds, told of on a terminal. kInvalidArgument: --profile, which is of one step.
-// kResourceExhausted, make_plan()'s: not even one.
+// Finds the largest value of `what` that has a plan, and that plan: sequences per step ("batch"),
+// tokens per sequence ("seq", up to the model's context) or layers ("layers"). Each value that is
+// tried is profiled. This takes some seconds and shows progress on a terminal. kInvalidArgument:
+// --profile is given, which describes only one step. kResourceExhausted, from make_plan(): even the
+// smallest value has no plan.
 Result<LargestPlan> largest_plan(const PlanArguments& arguments, const std::string& what,
                                  const planner::Machine& machine,
                                  const planner::PlanRequest& request);

@@ -11,7 +11,8 @@
 
 namespace elixir::ctl {
 
-// Of a search that may take more than two seconds: tells who sits before it what is looked at.
+// Progress of a search: after two seconds, prints each value that is tried, if standard error is a
+// terminal.
 class SearchProgress {
  public:
   void looking_at(std::string_view what, uint64_t value) const {

@@ -16,41 +16,40 @@ namespace elixir::ctl {
 
 inline constexpr int kStatusTimeoutMs = 2000;
 
-// Asks an elixird how it is. Each request is a connection of its own, so that a daemon may come
-// and go between two of them. Not thread-safe.
+// Asks an elixird for its status. Each request opens its own connection, so a daemon may stop and
+// start between two requests. Not thread-safe.
 class StatusClient {
  public:
   // `endpoint` as RuntimeFolder::status_endpoint() gives it.
   explicit StatusClient(std::string endpoint);
   ~StatusClient();
 
-  // The daemon's answer: a JSON object, checked to be one. When there is none within `timeout_ms`,
-  // as why_unanswered() has it; kProtocol when it is something else.
+  // The daemon's answer, which is checked to be a JSON object. Errors: those of why_unanswered() if
+  // no answer comes within `timeout_ms`, kProtocol if the answer is something else.
   Result<std::string> request(int timeout_ms = kStatusTimeoutMs);
 
  private:
   const std::string endpoint_;
-  std::unique_ptr<zmq::context_t> context_;  // from the first request on
+  std::unique_ptr<zmq::context_t> context_;  // created by the first request
 };
 
-// The folder that was named, by `runtime_dir` or ELIXIR_RUNTIME_DIR, as it is: root may look at
-// another user's elixird. Else all in which an elixird of this user listens, or, where none does,
-// the one where a service would. Never empty.
+// The folder that `runtime_dir` or else ELIXIR_RUNTIME_DIR names, without a check of its owner:
+// root may look at another user's elixird. If neither names one: all folders in which an elixird of
+// this user listens. If none listens: the folder where a service would. Never empty.
 Result<std::vector<shm::RuntimeFolder>> folders_to_ask(const std::string& runtime_dir);
 
-// Services before what launches have started, and of each the newest first.
+// Sorts services before launches' elixirds, and within each group the newest first.
 void sort_answers(std::vector<std::string>* answers);
 
-// kVersionMismatch: the answer is that of an elixird of another version than this program's. What
-// it has in common with one of this version can be shown all the same, unless it is no status at
-// all.
+// Whether the answer comes from an elixird of this program's version. `status` is kVersionMismatch
+// if it does not. If `is_status` is true, the fields that both versions know can still be shown.
 struct AnswerVersion {
   bool is_status = false;
   Status status;
 };
 AnswerVersion version_of(std::string_view answer);
 
-// The name of each job of an answer; "" where it has none.
+// The name of each job in an answer; "" for a job without a name.
 std::vector<std::string> job_names(std::string_view answer);
 
 }  // namespace elixir::ctl

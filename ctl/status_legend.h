@@ -4,7 +4,7 @@
 
 namespace elixir::ctl {
 
-// What each line of `elixirctl status` means, under the names that it has there.
+// Explains each line of `elixirctl status`, under the name that the line has there.
 std::string status_legend();
 
 }  // namespace elixir::ctl

@@ -5,8 +5,8 @@
 
 namespace elixir::ctl {
 
-// elixird's answer (a JSON object) as a screen for people. A field that is absent or of another
-// type than expected is shown as "-"; text is stripped of what a terminal would obey.
+// Formats elixird's answer (a JSON object) as a screen for people. A field that is missing or of an
+// unexpected type is shown as "-". Control characters for a terminal are removed from text.
 std::string status_text(std::string_view answer);
 
 }  // namespace elixir::ctl

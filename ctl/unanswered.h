@@ -1,6 +1,6 @@
 #pragma once
 
-// Why no elixird answers at its status socket.
+// Finds out why no elixird answers at its status socket.
 
 #include <string>
 
@@ -9,18 +9,18 @@
 namespace elixir::ctl {
 
 struct Unanswered {
-  // kUnavailable: nobody listens. kTimedOut: somebody listens and does not answer.
-  // kResourceExhausted: somebody listens and closes new connections. kInvalidArgument: this user
+  // kUnavailable: no process listens. kTimedOut: a process listens and does not answer.
+  // kResourceExhausted: a process listens and closes new connections. kInvalidArgument: this user
   // may not connect.
   Code code = Code::kUnavailable;
-  std::string what;    // names the process that listens
-  std::string remedy;  // what to do, or where to look
+  std::string what;    // the cause; names the process that listens
+  std::string remedy;  // the next thing to do or to look at
 
   Status status() const { return error(code, "{}: {}", what, remedy); }
 };
 
-// `socket`: its path. Connects, and looks for at most `look_ms` at what becomes of the connection.
-// `waited_ms`: how long somebody has waited for an answer.
+// `socket`: its path. Connects and watches the connection for at most `look_ms`. `waited_ms`: how
+// long the caller has already waited for an answer.
 Unanswered why_unanswered(const std::string& socket, int waited_ms, int look_ms = 500);
 
 }  // namespace elixir::ctl

@@ -1,12 +1,12 @@
 #pragma once
 
-// Adam's states in a file that torch.save() wrote, by the names of parameters. Read are
+// Reads Adam's states by parameter name from a file that torch.save() wrote. It knows these forms:
 //
 //   torch.optim.AdamW.state_dict():   {"state": {number: {...}}, "param_groups": [...]}
-//   the same by name, as FSDP has it: {"state": {name: {...}}, "param_groups": [...]}
-//   flattened, as DCP has it:         {"state.NAME.exp_avg": ..., "param_groups.NAME.lr": ...}
+//   by parameter name, from FSDP:     {"state": {name: {...}}, "param_groups": [...]}
+//   flattened, from DCP:              {"state.NAME.exp_avg": ..., "param_groups.NAME.lr": ...}
 //
-// and a dict that has one of them as "optimizer" or "optimizer_state_dict".
+// and a dict that holds one of them as "optimizer" or "optimizer_state_dict".
 
 #include <cstdint>
 #include <map>
@@ -28,9 +28,9 @@ struct AdamGroup {
 
 struct AdamStates {
   uint64_t step = 0;
-  bool counted = false;  // there was one
+  bool counted = false;  // the file has a step count
   uint32_t group = 0;
-  const pickle::Value* exp_avg = nullptr;  // of the file; null: there were no steps
+  const pickle::Value* exp_avg = nullptr;  // in the file; null: no step was made
   const pickle::Value* exp_avg_sq = nullptr;
 };
 
@@ -39,19 +39,21 @@ struct AdamFile {
   std::map<std::string, AdamStates> parameters;
 };
 
-// What the parameters of a file that numbers them are called.
+// Names for the parameters of a file that only numbers them.
 struct ParameterNames {
   std::vector<std::string> names = {};
-  bool given = false;  // in the order of the numbers; else in that of the model
+  bool given = false;  // the user gave them, in the order of the numbers; else in the model's order
 };
 
-// Names without what wrappers put into them: "module.", "_orig_mod.", "_fsdp_wrapped_module.",
-// "_checkpoint_wrapped_module.". kBadInput: it holds no states of Adam, or in other ways than
-// these, or without a count of steps, or of another rule (amsgrad, maximize), or groups' options
-// are another optimizer's: Adam's have betas, and amsgrad or whether there is bias correction.
-// Where they do not say whether weight decay is decoupled, as before torch 2.7, it is.
-// kInvalidArgument: it numbers its parameters, and nobody says what they are called. The values are
-// in `file` still.
+// Reads the states. Removes the parts of names that wrappers add: "module.", "_orig_mod.",
+// "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.". Weight decay is decoupled unless the file
+// says otherwise (files from before torch 2.7 do not say). The values stay in `file`, so it must
+// outlive the result.
+//
+// kBadInput: the file holds no states of Adam in a form above, or no step count, or states of
+// another rule (amsgrad, maximize). Also if a group's options are not Adam's: Adam has betas, and
+// either amsgrad or an option for bias correction. kInvalidArgument: the file numbers its
+// parameters, and there are no names for them.
 Result<AdamFile> adam_of(const TorchFile& file, const ParameterNames& names);
 
 }  // namespace elixir

@@ -17,13 +17,13 @@ struct Begun {
   AdamW optimizer;
 };
 
-// Where the run begins. Rank 0 says it on standard output. What the run must keep of the one that
-// it continues is put into `options`. Throws elixir::Error.
+// Finds out where the run begins. Rank 0 prints it to standard output. Puts the options that a
+// resumed run must keep into `options`. Throws elixir::Error.
 RunStart find_run_start(TrainOptions& options);
 
-// The model and its optimizer, with the weights that `start` says. With --resume latest, if damage
-// shows while the chosen checkpoint is loaded, the run continues from the next older one, and
-// `start` says so. Throws elixir::Error.
+// Builds the model and its optimizer with the weights of `start`. With --resume latest, if the
+// chosen checkpoint turns out to be damaged while it is loaded, the run continues from the next
+// older one. `start` then names that one. Throws elixir::Error.
 Begun begin_run(TrainOptions& options, RunStart& start);
 
 }  // namespace elixir

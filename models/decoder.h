@@ -10,19 +10,20 @@
 
 namespace elixir {
 
-// How a decoder-only transformer is built, whatever its family.
+// How a decoder-only transformer of any family is built.
 struct DecoderOptions {
-  uint64_t seed = 1;   // the initial weights depend on it and on the configuration alone
-  double dropout = 0;  // of embeddings and residuals, GPT-2's of attention, too; while training
+  uint64_t seed = 1;  // the initial weights depend only on it and on the configuration
+  // For embeddings and residuals, in GPT-2 also for attention; only while training.
+  double dropout = 0;
   at::ScalarType dtype = at::kFloat;  // weights are drawn in FP32, then rounded
-  // While training, each block keeps its input alone for backward: client/tensors/checkpoint.h.
+  // While training, each block keeps only its input for backward: client/tensors/checkpoint.h.
   bool checkpoint_activations = false;
 };
 
-// A decoder-only transformer whose parameters are named and shaped as Hugging Face's.
+// A decoder-only transformer. Its parameters have Hugging Face's names and shapes.
 //
-// An ordinary module: every use of a weight goes through an ATen operator and no pointer into one
-// is kept, so the storage under a parameter may change between operators.
+// An ordinary module. Every use of a weight goes through an ATen operator, and no pointer into a
+// weight is kept. So the storage of a parameter may change between operators.
 class Decoder : public torch::nn::Module {
  public:
   // tokens [batch, seq] int64, seq <= config().context; logits [batch, seq, vocabulary] in the
@@ -30,15 +31,15 @@ class Decoder : public torch::nn::Module {
   at::Tensor forward(const at::Tensor& tokens);
 
   // The mean cross entropy of targets [batch, seq] int64 under forward(tokens): a scalar, computed
-  // in FP32 for weights of 16 bits, too. Many logits exist a part at a time:
-  // client/tensors/linear_cross_entropy.h.
+  // in FP32 even for 16-bit weights. If there are many logits, only a part of them exists at a
+  // time: client/tensors/linear_cross_entropy.h.
   at::Tensor loss(const at::Tensor& tokens, const at::Tensor& targets);
 
   const planner::TransformerConfig& config() const { return config_; }
 
  protected:
   explicit Decoder(const planner::TransformerConfig& config) : config_(config) {}
-  // [batch, seq, width], of which head() [vocabulary, width] makes logits.
+  // [batch, seq, width]; multiplied with head() [vocabulary, width], it gives the logits.
   virtual at::Tensor hidden(const at::Tensor& tokens) = 0;
   virtual const at::Tensor& head() const = 0;
 
@@ -48,9 +49,9 @@ class Decoder : public torch::nn::Module {
   at::Tensor checked_hidden(const at::Tensor& tokens);
 };
 
-// The module of a known family, with random weights; under elixir::MetaInit, without memory.
-// kBadInput for sizes that the family cannot have: heads that do not divide the width, a GPT-2
-// whose output projection is a weight of its own.
+// The module of a known family with random weights. Under elixir::MetaInit it has no memory.
+// kBadInput: the family cannot have such sizes, for example heads that do not divide the width, or
+// a GPT-2 with an untied output projection.
 Result<std::shared_ptr<Decoder>> build_decoder(const planner::TransformerConfig& config,
                                                const DecoderOptions& options);
 

@@ -12,14 +12,14 @@
 
 namespace elixir {
 
-// What families share. Names of members are names of parameters: Hugging Face's.
+// Parts that families share. The names of members are those of Hugging Face's parameters.
 
-// torch.nn.Linear: weight [out, in] and, where asked for, a bias [out].
+// torch.nn.Linear: weight [out, in] and, if with_bias, a bias [out].
 struct LinearLayer : torch::nn::Module {
   LinearLayer(int64_t in, int64_t out, bool with_bias);
   at::Tensor forward(const at::Tensor& x);  // [..., in] to [..., out]
 
-  at::Tensor weight, bias;  // bias: undefined without
+  at::Tensor weight, bias;  // bias: undefined without with_bias
 };
 
 struct LayerNorm : torch::nn::Module {
@@ -43,21 +43,21 @@ struct EmbeddingTable : torch::nn::Module {
 at::Tensor split_heads(const at::Tensor& x, int64_t heads);
 
 struct AttentionScores {
-  double scale = 0;      // of queries . keys; 0: 1 / sqrt(head_width)
-  at::Tensor mask = {};  // [seq, seq], added to them; undefined: -inf for later tokens
-  double softcap = 0;    // they are softcap tanh(score / softcap) before the mask, which it needs
+  double scale = 0;      // multiplies queries . keys; 0: 1 / sqrt(head_width)
+  at::Tensor mask = {};  // [seq, seq], added to scores; undefined: -inf for later tokens
+  double softcap = 0;  // not 0: softcap tanh(score / softcap) before `mask`, which must be defined
 };
 
-// Causal attention of [batch, heads, seq, head_width], joined to [batch, seq, width]. keys and
-// values may have fewer heads, each for several of the queries'.
+// Causal attention of [batch, heads, seq, head_width], joined to [batch, seq, width]. Keys and
+// values may have fewer heads than queries; each then serves several of the queries' heads.
 at::Tensor causal_attention(const at::Tensor& queries, const at::Tensor& keys,
                             const at::Tensor& values, const AttentionScores& scores = {});
 
-// body(x), checkpointed when asked for.
+// body(x), with activation checkpointing if `checkpointed`.
 at::Tensor run_block(bool checkpointed, const std::function<at::Tensor(const at::Tensor&)>& body,
                      const at::Tensor& x);
 
-// A stack of blocks, each made of `arguments`: its names are 0, 1, ...
+// A stack of blocks with the names 0, 1, ..., each constructed from `arguments`.
 template <typename Block>
 struct Blocks : torch::nn::Module {
   template <typename... Arguments>
@@ -67,7 +67,7 @@ struct Blocks : torch::nn::Module {
     }
   }
 
-  // One after the other, each with `beside`.
+  // Runs the blocks one after the other, each with `beside`.
   template <typename... Beside>
   at::Tensor forward(at::Tensor x, bool checkpointed, const Beside&... beside) {
     for (const std::shared_ptr<Block>& block : all) {
@@ -82,9 +82,9 @@ struct Blocks : torch::nn::Module {
   std::vector<std::shared_ptr<Block>> all;
 };
 
-// Weights normal with config.init_deviation, biases 0, one-dimensional weights (norms) 1, or 0
-// where they count from 1; each parameter from a generator of its own; then rounded to
-// options.dtype, one by one.
+// Draws the initial values: weights normal with config.init_deviation, biases 0, one-dimensional
+// weights (norms) 1, or 0 if the norm adds 1 to them. Each parameter has its own generator. Then
+// rounds the parameters to options.dtype, one by one.
 void initialise_decoder(torch::nn::Module& model, const DecoderOptions& options,
                         const planner::TransformerConfig& config);
 

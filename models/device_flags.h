@@ -12,7 +12,8 @@ class App;
 
 namespace elixir {
 
-// Where a model computes, and how much of it lies there: flags of elixir-train and elixir-generate.
+// Flags of elixir-train and elixir-generate: the device that computes, and how much of the model
+// lies there.
 void add_device_flags(CLI::App& app, DeviceChoice& device, std::optional<uint64_t>& gpu_memory,
                       LayoutOptions& layout);
 void add_threads_flag(CLI::App& app, int& threads);

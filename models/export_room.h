@@ -11,14 +11,14 @@
 
 namespace elixir {
 
-// Room on a disk for what --export writes at the end of a run, taken at its start: a file without a
-// name, so that nothing is left of it however the run ends.
+// Reserves disk space at the start of a run for the model that --export writes at its end. It uses
+// a file without a name, so nothing is left of it, however the run ends.
 class ExportRoom {
  public:
   ExportRoom() = default;  // holds nothing
 
-  // `bytes` in `parent`, for what will be `path`. kResourceExhausted: there is less; the message
-  // has both numbers. A file system that cannot reserve is only asked how much is free.
+  // Reserves `bytes` in `parent` for the later `path`. If the file system cannot reserve space,
+  // only checks how much is free. kResourceExhausted: there is less; the message has both numbers.
   static Result<ExportRoom> hold(const std::string& path, const std::string& parent,
                                  uint64_t bytes);
   void give_back() { file_.reset(); }
@@ -28,7 +28,7 @@ class ExportRoom {
   UniqueFd file_;
 };
 
-// The model's files in its compute type, with `files` beside them.
+// The size of the exported model's files in its compute type, `files` included.
 Result<uint64_t> export_bytes(const TrainOptions& options,
                               const std::vector<std::pair<std::string, std::string>>& files);
 

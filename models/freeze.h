@@ -8,8 +8,9 @@
 
 namespace elixir {
 
-// Parameters whose names the extended regular expression finds require no gradients afterwards.
-// kInvalidArgument: the expression is not valid, or it finds no parameter, or all of them.
+// Freezes the parameters whose names match the POSIX extended regular expression: they no longer
+// require gradients. Error: kInvalidArgument if the expression is not valid, or if it matches no
+// parameter or all.
 Status freeze(torch::nn::Module& module, const std::string& expression);
 
 }  // namespace elixir

@@ -1,7 +1,7 @@
 #pragma once
 
-// Continuing a text with a model, token by token. Every pass is a forward pass over the whole text
-// so far, through the rCache as any evaluation: nothing but the tokens is kept between two.
+// Continues a text with a model, token by token. Each token takes a forward pass over the whole
+// text so far, through the rCache like any evaluation. Only the tokens are kept between two passes.
 
 #include <ATen/core/Tensor.h>
 
@@ -16,20 +16,20 @@ namespace elixir {
 
 struct GenerateOptions {
   int64_t length = 0;      // tokens to add
-  double temperature = 1;  // logits are divided by it; 0: the likeliest token, always
-  int64_t top_k = 0;       // of so many likeliest tokens one is drawn; 0: of all
+  double temperature = 1;  // logits are divided by it; 0: always the likeliest token
+  int64_t top_k = 0;       // draws among this many likeliest tokens; 0: among all
   uint64_t seed = 1;
-  // Brings tokens to where the model computes.
+  // Copies tokens to the model's device.
   std::function<at::Tensor(const at::Tensor&)> to_device = {};
   // Called with each token; false ends it early.
   std::function<bool(int64_t token)> on_token = {};
 };
 
-// `tokens` and what follows it. The model sees the last tokens that its context holds.
-// Without gradients and dropout; the model's mode is as before afterwards, and torch's default
-// generators draw nothing. Ranks that share chunks run it alike: as many passes each.
-// kBadInput: what the model gives for the next token is no number (of weights that diverged).
-// REQUIRES: there is a token, and all are in the vocabulary.
+// Returns `tokens` and their continuation. The model sees the last tokens that fit its context. It
+// runs without gradients and dropout. Afterwards the model has its old mode, and torch's default
+// generators have drawn nothing. Ranks that share chunks all call it and make the same number of
+// passes. Error: kBadInput if the model's logits are not numbers, because its weights diverged.
+// REQUIRES: `tokens` is not empty, and all are in the vocabulary.
 Result<std::vector<int64_t>> generate(Decoder& model, std::vector<int64_t> tokens,
                                       const GenerateOptions& options);
 

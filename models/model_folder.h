@@ -1,6 +1,6 @@
 #pragma once
 
-// The folder of which elixir-generate reads a model.
+// The folder from which elixir-generate reads a model.
 
 #include <functional>
 #include <string>
@@ -9,12 +9,13 @@
 
 namespace elixir {
 
-// The folder itself, where it has a model; else the newest of its checkpoints. kBadInput: none.
+// The folder itself if it holds a model, else the newest of its checkpoints. kBadInput: there is
+// neither.
 Result<std::string> model_folder(const std::string& folder);
 
-// Gives model_folder() to `use`, and says how often it has. The run that writes there may have
-// removed the checkpoint while `use` opened it: where `use` throws and it is gone, the newest is
-// looked for again. Throws what `use` does, and kBadInput.
+// Calls `use` with model_folder() and the number of the try. A run that writes there may remove the
+// checkpoint while `use` opens it. So if `use` throws and the checkpoint is gone, tries again with
+// the newest one. Throws the error of `use`, or kBadInput.
 void use_model_folder(const std::string& folder,
                       const std::function<void(const std::string& chosen, int tries)>& use);
 

@@ -9,8 +9,8 @@
 
 namespace elixir {
 
-// A POSIX extended regular expression that finds names of parameters. glibc's takes no time that
-// grows exponentially with the name, as std::regex does for some expressions.
+// A POSIX extended regular expression for names of parameters. It uses glibc's implementation,
+// because std::regex takes exponential time in the length of the name for some expressions.
 class NamePattern {
  public:
   // kInvalidArgument, with the flag's name, if `expression` is not valid.

@@ -9,7 +9,7 @@ namespace elixir::pickle {
 
 Status broken(const char* what);
 
-// The machine that a pickle is a program for: a stack of values, marks in it, a memo.
+// A pickle is a program for this machine. It has a stack of values, marks in the stack, and a memo.
 class Machine {
  public:
   explicit Machine(Document& document)
@@ -36,12 +36,12 @@ class Machine {
   Status push(Value value);
   Status push_class(std::string_view module, std::string_view name);
   Status pop(uint32_t* number);
-  // Those above the last mark, which goes as well.
+  // Removes the last mark and the values above it, and returns these.
   Status pop_to_mark(std::vector<uint32_t>* numbers);
   Status put(uint64_t place);
   Status get(uint64_t place);
   Status extend(std::vector<uint32_t> numbers, Kind kind);
-  // Whole numbers of a tuple, none below 0.
+  // Reads a tuple of whole numbers. False if one is below 0 or there is something else.
   bool counts(uint32_t number, std::vector<int64_t>* found) const;
 
   Document& out_;

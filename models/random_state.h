@@ -1,6 +1,7 @@
 #pragma once
 
-// The random numbers that dropout draws, as they go on: the state of torch's default generators.
+// Saves and restores the state of torch's default generators, from which dropout draws its random
+// numbers.
 
 #include <c10/core/Device.h>
 
@@ -11,12 +12,12 @@
 
 namespace elixir {
 
-// Of the CPU's generator and, on a GPU, of the device's.
+// The state of the CPU's generator and, on a GPU, of the device's.
 std::string random_state(c10::Device device);
 
-// kBadInput, with nothing changed: not what random_state() wrote. A device's state is taken where
-// the run computes on one now; one that lacks it leaves the device's generator as it is, and false
-// is returned.
+// Restores the CPU's generator and, if `device` is a GPU, also the device's. Returns false if there
+// is no state for the GPU; its generator then stays unchanged. kBadInput: random_state() did not
+// write these bytes; nothing has changed.
 Result<bool> restore_random_state(std::string_view bytes, c10::Device device);
 
 }  // namespace elixir

@@ -8,13 +8,14 @@
 
 namespace elixir {
 
-// Cosines and sines of the angles position * frequency, [seq, head_width], each angle twice: for a
-// pair (i, i + head_width / 2). Without scaling the frequencies are base^(-2 i / head_width).
+// Rotary positions: cosines and sines of the angles position * frequency, [seq, head_width]. Each
+// angle is there twice, because it turns a pair (i, i + head_width / 2). Without scaling the
+// frequencies are base^(-2 i / head_width).
 struct Rotation {
   Rotation(const planner::Rotary& rotary, int64_t seq, int64_t head_width,
            const at::TensorOptions& options);
 
-  // x [batch, heads, seq, head_width]; Hugging Face's order of pairs.
+  // Rotates x [batch, heads, seq, head_width], with Hugging Face's order of pairs.
   at::Tensor turn(const at::Tensor& x) const;
 
   at::Tensor cosines, sines;

@@ -1,6 +1,6 @@
 #pragma once
 
-// The folders that a run will write, looked at before it starts.
+// Checks of the folders that a run will read and write, before it starts.
 
 #include "base/status.h"
 #include "models/export_room.h"
@@ -9,11 +9,11 @@
 
 namespace elixir {
 
-// Rank 0 takes the room for --export, and others none. Throws kResourceExhausted where there is too
-// little.
+// Reserves disk space for --export on rank 0; other ranks reserve none. Throws kResourceExhausted
+// if there is too little.
 ExportRoom hold_export_room(const TrainOptions& options, const RunStart& start);
 
-// Rank 0 logs which fields are ignored of the config.json that says the model, or that lies beside
+// On rank 0, logs the fields that Elixir ignores in the model's config.json, or in the one beside
 // the weights.
 void say_unused_fields(const TrainOptions& options, const RunStart& start);
 

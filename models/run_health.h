@@ -8,21 +8,21 @@
 
 namespace elixir {
 
-// Whether a run's steps still have a finite loss and a finite gradient norm. Outcomes decide alone,
-// so that all ranks come to the same.
+// Watches whether a run's steps still have a finite loss and a finite gradient norm. It uses only
+// outcomes, so all ranks get the same result.
 //
 // A step is good, bad, or neither. It is bad if its loss is not finite, or if it was skipped
-// because a gradient was not finite. A step that a dynamic loss scale above 1 skips is neither:
-// that scale is too large, and falls.
+// because a gradient was not finite. It is neither if a dynamic loss scale above 1 skips it: then
+// the scale was too large, and it falls.
 class RunHealth {
  public:
-  // limit: so many bad steps in a row end the run; 0: no number does. scale_adapts: the loss scale
-  // is dynamic.
+  // limit: this number of bad steps in a row ends the run; 0: none does. scale_adapts: the loss
+  // scale is dynamic.
   RunHealth(int64_t limit, bool scale_adapts) : limit_(limit), scale_adapts_(scale_adapts) {}
 
-  // Each step's outcome, in their order. `step` counts from the run's first beginning.
+  // Call with each step's outcome, in order. `step` counts the run's steps, restarts included.
   void hear(const StepOutcome& outcome, uint64_t step) {
-    if (diverged()) return;  // for good
+    if (diverged()) return;  // final
     const bool finite_loss = std::isfinite(outcome.mean_loss);
     const bool no_norm = outcome.skipped || std::isinf(outcome.grad_norm);
     if (finite_loss && no_norm && scale_adapts_ && outcome.loss_scale > 1) return;
@@ -38,7 +38,7 @@ class RunHealth {
 
   bool last_good() const { return bad_steps_ == 0; }
   bool diverged() const { return limit_ > 0 && bad_steps_ >= limit_; }
-  // The run is at its end, and its last loss says that it was for nothing.
+  // For the end of the run: its last loss is not finite.
   bool ends_badly() const { return limit_ > 0 && !finite_loss_; }
 
   // "the loss was nan in the 20 steps 16 to 35". REQUIRES: !last_good().

@@ -1,6 +1,6 @@
 #pragma once
 
-// Where a run's weights come from, before anything is started.
+// Finds out where a run's weights come from, before anything is started.
 
 #include <string>
 #include <vector>
@@ -15,11 +15,11 @@ namespace elixir {
 
 struct RunStart {
   std::string folder = {};  // a checkpoint or a Hugging Face model; "": weights are drawn
-  bool resumes = false;     // it is a checkpoint, and the run goes on from it
-  uint64_t step = 0;        // that it is of, then
-  std::vector<std::string> said = {};     // lines for a person: which it is, and why others are not
-  std::vector<std::string> damaged = {};  // newer ones, passed over: in the way of saves
-  checkpoints::HeldLock lock = {};  // rank 0's: no other job writes to --checkpoints meanwhile
+  bool resumes = false;     // `folder` is a checkpoint, and the run resumes from it
+  uint64_t step = 0;        // the checkpoint's step
+  std::vector<std::string> said = {};     // lines for the user: the choice, and why not others
+  std::vector<std::string> damaged = {};  // newer checkpoints, passed over; they block saves
+  checkpoints::HeldLock lock = {};  // rank 0's; keeps other jobs from writing to --checkpoints
 };
 
 // A checkpoint whose bytes turned out to be damaged while they were loaded.
@@ -28,42 +28,43 @@ struct DamagedCheckpoint {
   std::string why;
 };
 
-// Makes --checkpoints where it is missing, and locks it, as rank 0; other ranks look there only
-// once rank 0 has it. So --resume latest waits for a save of an earlier start that is still under
-// way; it passes over what is not valid, what has damaged files beside its tensors, and the
-// `damaged` ones. Every rank of a job finds the same, before any of them trains.
+// Rank 0 creates --checkpoints if it is missing, and locks it. Other ranks look into it only once
+// rank 0 has the lock. So --resume latest waits for a save of an earlier launch that is still in
+// progress. It passes over checkpoints that are not valid, those with damaged files beside their
+// tensors, and those in `damaged`. All ranks of a job get the same result, before any of them
+// trains.
 //
-// kInvalidArgument: a folder that cannot be made or written to; one that has checkpoints which the
-// run would come upon again, since it does not begin behind them. kAlreadyRunning: another job
-// writes there. kTimedOut: rank 0 of this one does not. kBadInput: what --resume names is no whole
-// checkpoint, or none is left.
+// Errors: kInvalidArgument if the folder cannot be created or written to, or has checkpoints of
+// later steps, which the run would reach again. kAlreadyRunning: another job has the lock.
+// kTimedOut: rank 0 of this job did not take the lock in time. kBadInput: --resume does not name a
+// whole checkpoint, or no valid one is left.
 Result<RunStart> find_start(const CheckpointOptions& options, double lock_wait_s = 30,
                             const std::vector<DamagedCheckpoint>& damaged = {},
                             const LaunchEnvironment& environment = {});
 
-// Whether --resume, if it names a folder, names a checkpoint that a run can resume from: kBadInput.
+// If --resume names a folder, checks that a run can resume from it. Error: kBadInput.
 Status check_resumed(const CheckpointOptions& options);
 
-// Gives a damaged checkpoint another name beside, damaged-step-NNNNNNNNN, so that its step can be
-// saved again and it is no checkpoint to keep in the place of a whole one; it stays for people to
-// judge. The name.
+// Renames a damaged checkpoint to damaged-step-NNNNNNNNN in its folder and returns the new path. So
+// its step can be saved again, and it does not count among the checkpoints to keep. It is not
+// deleted, so that the user can look at it.
 Result<std::string> set_aside(const std::string& path);
 
-// Reads all of a checkpoint. kBadInput: the file and the tensors whose bytes are not those that
-// were written.
+// Reads a whole checkpoint. kBadInput: bytes are not those that were written; the message names the
+// file and the tensors.
 Status check_bytes(const std::string& folder, uint32_t threads);
 
-// Why what the run resumes from was not loaded. If its values are not finite, also names an earlier
-// checkpoint from which training can continue.
+// The error of a checkpoint that could not be loaded. If its values are not finite, also names an
+// earlier checkpoint from which training can continue.
 Status with_older_start(const Error& failure, const RunStart& start);
 
-// The config.json by which the model is known where neither --model nor --config says it: that of
-// what is resumed, else of --init. "": there is none.
+// The config.json that describes the model if there is neither --model nor --config: that of the
+// resumed checkpoint, else that of --init. "": there is none.
 std::string config_path_of(const CheckpointOptions& options);
 
-// kBadInput, with the size that differs, where the folder's config.json is of another model, or
-// asks for what models/ does not compute. A folder without one is not looked at: its tensors are,
-// when they are loaded.
+// kBadInput: the folder's config.json describes another model (the message names the size that
+// differs), or one that models/ does not compute. Accepts a folder without config.json; its tensors
+// are compared when they are loaded.
 Status check_same_model(const std::string& folder, const planner::TransformerConfig& config);
 
 }  // namespace elixir

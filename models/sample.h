@@ -10,9 +10,10 @@
 
 namespace elixir {
 
-// What the model continues the first tokens of the data with, after so many steps; for one line:
-// text in quotation marks, or numbers. Between step() and backward(); all ranks. Changes nothing of
-// the training: neither bits nor random numbers. Not ok, as of generate(): there is none.
+// The model's continuation of the data's first tokens after `steps` steps, on one line: text in
+// quotation marks, or numbers. Does not change the training: neither bits nor random numbers.
+// Errors: those of generate().
+// REQUIRES: all ranks call it, between step() and backward().
 Result<std::string> sample(Decoder& model, const TokenData& data, const TrainOptions& options,
                            int64_t steps, Optimizer& optimizer);
 

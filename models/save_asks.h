@@ -7,14 +7,15 @@
 
 namespace elixir {
 
-// Whether outcomes have asked for a save, alike on all ranks, for it hangs on outcomes alone.
+// Whether outcomes have asked for a save. It uses only outcomes, so all ranks get the same result.
 //
-// One signal reaches ranks at different times, and where the outcome of step s is heard of only
-// after step s + 1 was posted, a rank that is signalled between the two asks a second time in
-// s + 1: that is the first one's save. From s + 2 on a rank has heard of it before it asks.
+// One signal reaches ranks at different times. If a rank hears the outcome of step s only after it
+// has posted step s + 1, and gets the signal between the two, it asks a second time in s + 1. This
+// second request means the first one's save. From s + 2 on a rank has heard of the first request
+// before it asks.
 class SaveAsks {
  public:
-  // Each step's outcome, in their order.
+  // Call with each step's outcome, in order.
   void hear(const StepOutcome& outcome) {
     if (!outcome.save_asked) return;
     const bool again = heard_ && outcome.step == step_ + 1 && (stop_heard_ || !outcome.stop_asked);
@@ -27,7 +28,7 @@ class SaveAsks {
   }
 
   bool due() const { return due_; }
-  // A save is begun: what was asked for is done. Whether the run is to end after it.
+  // Call when a save begins: it serves the request. Returns whether the run must end after it.
   bool take_stop() {
     due_ = false;
     return std::exchange(stop_, false);
@@ -35,7 +36,7 @@ class SaveAsks {
 
  private:
   bool heard_ = false, stop_heard_ = false;
-  uint32_t step_ = 0;  // whose outcome was the last to ask
+  uint32_t step_ = 0;  // the last step whose outcome asked
   bool due_ = false, stop_ = false;
 };
 

@@ -12,32 +12,33 @@
 
 namespace elixir {
 
-// In a file of labels: nothing is to be learnt at this position. As in torch and transformers.
+// A label for positions where nothing is to be learnt. The value is torch's and transformers'.
 inline constexpr int64_t kMaskedLabel = -100;
 
 struct TokenFileOptions {
-  int64_t vocabulary = 256;            // of the model: each token is below it
-  std::optional<TokenType> bare = {};  // --tokens-dtype, of files without a header
+  int64_t vocabulary = 256;            // the model's: each token is below it
+  std::optional<TokenType> bare = {};  // --tokens-dtype, for files without a header
   bool bytes = false;                  // --bytes: any text, whatever its name
-  bool labels = false;                 // --labels: tokens, or kMaskedLabel
+  bool labels = false;                 // --labels: the file holds tokens or kMaskedLabel
 };
 
-// One file of tokens, read only:
-//   a known header (models/token_format.h), the name *.bin
-//   or `bare`                                                  tokens, memory-mapped, so that the
-//                                                              ranks of a node share its pages
-//   any other                                                  text: each byte is a token; read
-//                                                              into memory as a whole
+// One file of tokens, read only. There are two kinds:
+// - Token files are memory-mapped, so that the ranks of a node share their pages. They have a known
+//   header (models/token_format.h) or the name *.bin, or `bare` is set.
+// - All other files are text. They are read into memory as a whole, and each byte is a token.
 //
-// Immutable after open(); any thread may read. Nobody may truncate a mapped file meanwhile: the
-// kernel answers a read of pages that are gone with SIGBUS.
+// Immutable after open(); any thread may read. REQUIRES: no process truncates a mapped file. The
+// kernel sends SIGBUS for a read of pages that are gone.
 class TokenFile {
  public:
-  // Fails with kBadInput, naming the file, the cause and the remedy: missing, unreadable, no
-  // regular file, empty; a damaged header, or one for a larger vocabulary; a bare .bin file without
-  // `bare`; text with NUL bytes, mostly control characters or the mark of UTF-16 (that is, no
-  // text), or with `bare`; JSON by name or content, unless `bytes`; labels as text; a token outside
-  // the vocabulary among the first kCheckedTokens.
+  // kBadInput, with the file, the cause and the remedy, if the file
+  // - is missing, unreadable, empty or not a regular file;
+  // - has a damaged header, or one for a larger vocabulary;
+  // - is a bare .bin file, and `bare` is empty;
+  // - is no text: NUL bytes, mostly control characters, or the mark of UTF-16;
+  // - is text, and `bare` or `labels` is set;
+  // - is JSON by name or content, unless `bytes`;
+  // - has a token outside the vocabulary among the first kCheckedTokens.
   static Result<TokenFile> open(const std::string& path, const TokenFileOptions& options);
 
   static constexpr int64_t kCheckedTokens = int64_t{1} << 20;
@@ -62,7 +63,7 @@ class TokenFile {
   std::string path_;
   TokenFileOptions options_;
   int64_t tokens_ = 0;
-  std::vector<uint8_t> text_;                 // text only
+  std::vector<uint8_t> text_;                 // only for text
   TokenFormat format_;                        // of the mapping
   std::shared_ptr<const std::byte> mapping_;  // the whole file; null: text
 };

@@ -1,6 +1,6 @@
 #pragma once
 
-// Tokens as a person writes and reads them: text where they are bytes (a vocabulary of 256), else
+// Tokens as people write and read them: text if tokens are bytes (a vocabulary of 256), else
 // numbers.
 
 #include <cstdint>
@@ -17,19 +17,21 @@ inline constexpr int64_t kBytesVocabulary = 256;
 
 std::vector<int64_t> tokens_of_text(std::string_view text);
 
-// "1,2,3". kInvalidArgument: no such list, or a number that is not below `vocabulary`.
+// Reads a list such as "1,2,3". kInvalidArgument: it is no such list, or a number is not below
+// `vocabulary`.
 Result<std::vector<int64_t>> parse_tokens(std::string_view list, int64_t vocabulary);
 std::string token_list(std::span<const int64_t> tokens);  // "1,2,3"
 
-// UTF-8 as it is. Bytes that are none, and control characters but ends of lines and tabs, as \xHH,
-// so that a terminal is not told anything.
+// Shows bytes as text. UTF-8 stays unchanged, and so do ends of lines and tabs. Other bytes and
+// control characters become \xHH, so that they cannot control a terminal.
 std::string visible_text(std::string_view bytes);
 
-// The same in quotation marks and on one line: ends of lines, tabs, quotation marks and backslashes
-// as \n, \t, \" and \\.
+// Like visible_text(), but in quotation marks and on one line. Ends of lines, tabs, quotation marks
+// and backslashes become \n, \t, \" and \\.
 std::string quoted_text(std::string_view bytes);
 
-// Of all tokens: a text's bytes through `visible_text` or `quoted_text`, else the list.
+// Shows tokens: bytes with quoted_text() if `quoted`, else with visible_text(); other tokens as a
+// list.
 std::string shown_tokens(std::span<const int64_t> tokens, int64_t vocabulary, bool quoted);
 
 }  // namespace elixir

@@ -1,6 +1,6 @@
 #pragma once
 
-// A file as torch.save() writes it: a zip archive of a pickle and of storages, none compressed.
+// Files of torch.save(): a zip archive of a pickle and of storages, without compression.
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
@@ -13,17 +13,19 @@
 
 namespace elixir {
 
-// Read without running what is in it (models/pickle.h). Holds no tensor's values.
+// Such a file, opened for reading. It runs nothing of its content (models/pickle.h) and holds no
+// tensor's values.
 class TorchFile {
  public:
-  // kBadInput, with the path: it cannot be read, or is no such file.
+  // kBadInput, with the path: the file cannot be read, or has another format.
   static Result<TorchFile> open(const std::string& path);
   TorchFile(TorchFile&&) noexcept;
   ~TorchFile();
 
   const pickle::Document& document() const { return document_; }
-  // The values of a tensor (pickle::Kind::kTensor), FP32, in the order of its indices. Its storage
-  // is in memory meanwhile. kBadInput: it is not of floating type, or is not in the file.
+  // The values of a tensor (pickle::Kind::kTensor), FP32, in the order of its indices. Its whole
+  // storage is in memory during the call. kBadInput: the type is no floating type, or the storage
+  // is missing in the file.
   Result<at::Tensor> read(const pickle::Value& tensor) const;
 
  private:
@@ -35,9 +37,10 @@ class TorchFile {
   pickle::Document document_;
 };
 
-// Writes the value, which torch.load(weights_only=True) reads: dicts, lists, tuples, numbers,
-// texts, tensors. Of these each is read from memory once, so that mapped files need not fit it. The
-// file appears whole or not at all, and over no other (checkpoint/new_file.h).
+// Writes a value that torch.load(weights_only=True) can read: dicts, lists, tuples, numbers, texts,
+// tensors. Each tensor is read from memory once, so tensors in mapped files may be larger than
+// memory. The file appears whole or not at all, and never replaces another one
+// (checkpoint/new_file.h).
 Status write_torch_file(const std::string& path, const at::IValue& value);
 
 }  // namespace elixir

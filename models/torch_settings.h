@@ -4,13 +4,14 @@
 
 namespace elixir {
 
-// How torch is to run a training: deterministic operators, attention's kernel. Before CUDA is:
-// cuBLAS reads its variable once.
+// Sets up torch for a training: deterministic operators, attention's kernel. Call it before CUDA
+// starts, because cuBLAS reads its environment variable only once.
 void set_up_torch(const TrainOptions& options);
 
-// For training on the CPU: malloc keeps what is freed, as CUDA's caching allocator does. Else it
-// gives each large tensor back to the system, and all pages of the next one are faults: a fifth of
-// a step (bench/RESULTS.md, peers). Where the environment says how malloc is to be, that stays.
+// For training on the CPU: makes malloc keep freed memory, as CUDA's caching allocator does.
+// Otherwise malloc returns each large tensor to the system, and every page of the next one is a
+// page fault. This costs a fifth of a step (bench/RESULTS.md, peers). Settings of malloc in the
+// environment take precedence.
 void keep_freed_memory();
 
 }  // namespace elixir

@@ -1,7 +1,7 @@
 #pragma once
 
-// The model that a command line of elixir-train means, and what follows from it: the values of
-// flags that are not given.
+// Finds the model that the command line of elixir-train names, and derives values of missing flags
+// from it.
 
 #include <string>
 
@@ -10,22 +10,24 @@
 
 namespace elixir {
 
-// The peak rate for weights that are trained already (--init): torchtune's for full fine-tuning of
-// Llama 3 8B. Rates of training from scratch are 5 to 30 times as high, and would undo the weights.
+// The peak learning rate for weights that are already trained (--init). It is torchtune's for full
+// fine-tuning of Llama 3 8B. Rates for training from scratch are 5 to 30 times as high, and would
+// destroy the weights.
 inline constexpr double kFineTuningLr = 2e-5;
 
-// Flags of which it matters whether they are given.
+// Tells which flags the command line gives.
 struct ModelWords {
   std::string name = {};  // --model; "": not given
   bool gives_dtype = false, gives_seq = false, gives_checkpointing = false;
 };
 
-// Finds the model and sets options.config, .model, .run.dtype, .adamw.lr, .needs_data and .said.
-// Adds what is wrong. Of a model that is not known options.config is empty.
+// Finds the model and sets options.config, .model, .model_refused, .run.dtype, .adamw.lr,
+// .needs_data, .bytes_are_tokens and .said. Adds errors to `problems`. For an unknown model
+// options.config is empty.
 void understand_model(const ModelWords& words, TrainOptions& options, Problems& problems);
 
-// What can be known of the folder of --init before anything is started. kBadInput: it is of another
-// model than options.config, asks for what models/ does not compute, or its files cannot be read.
+// Checks the folder of --init before anything is started. kBadInput: its model is not
+// options.config, models/ does not compute it, or its files cannot be read.
 Problems check_weights(const TrainOptions& options);
 
 }  // namespace elixir

@@ -9,13 +9,14 @@
 
 namespace elixir {
 
-// Host memory that a rank's process needs for its activations, logits and gradients: 0 on a GPU.
+// Bytes of host memory that a rank's process needs for activations, logits and gradients. 0: on a
+// GPU, or unknown.
 uint64_t program_bytes(Decoder& model, const TrainOptions& options);
 
-// How elixir-train trains: by --plan FILE, or as the planner chooses (client/train/choose_plan.h);
-// null: by the other flags. Shows the plan on rank 0 and writes --memory-picture and
-// --predicted-trace. Throws elixir::Error, also when one of these two is asked for and there is no
-// plan, and for a plan that differs from the run in checkpointing.
+// The plan for elixir-train: that of --plan FILE, or the planner's choice
+// (client/train/choose_plan.h). Null: there is neither, and the other flags decide. On rank 0,
+// prints the planner's choice and writes --memory-picture and --predicted-trace. Throws
+// elixir::Error, also if one of these two is given but the planner makes no choice.
 std::shared_ptr<const planner::Plan> plan_training(Decoder& model, const TrainOptions& options,
                                                    const LaunchEnvironment& environment);
 

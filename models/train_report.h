@@ -14,24 +14,24 @@
 
 namespace elixir {
 
-// What one step did, as this rank saw it. A program without Elixir's client (plain_gpt2) leaves
-// what it does not have as it is here.
+// The report of one step, as this rank saw it. A program without Elixir's client (plain_gpt2)
+// leaves the defaults in fields that it does not have.
 struct StepReport {
   StepStats stats = {};                      // roofline.step_ms 0: not measured
   StepOutcome outcome = {.grad_norm = NAN};  // mean_loss: over the global batch
-  double tokens_per_s = 0;                   // of all ranks
+  double tokens_per_s = 0;                   // all ranks together
   double step_ms = 0;
-  int64_t skipped_steps = 0;       // of the run so far
-  uint64_t device_bytes = 0;       // rCache and what else Elixir holds on the device
+  int64_t skipped_steps = 0;       // in the run so far
+  uint64_t device_bytes = 0;       // the rCache and all else that Elixir holds on the device
   uint64_t model_state_bytes = 0;  // weights, gradients and optimizer states of the whole model
-  std::optional<int64_t> saved_step = {};  // of the last checkpoint that is there
-  double save_stall_ms = NAN;              // for which updates waited for it
+  std::optional<int64_t> saved_step = {};  // step of the last complete checkpoint
+  double save_stall_ms = NAN;              // time that updates waited for it
 
   double rcache_hit_rate() const;  // in [0, 1]; 1 when nothing was used
 };
 
-// The speed of a run: the mean of its last kSteps steps. The first step of a start is left out,
-// because it also sets things up.
+// The speed of a run: the mean of its last kSteps steps. The first step after a start does not
+// count, because it also sets things up.
 class Pace {
  public:
   static constexpr size_t kSteps = 50;
@@ -44,15 +44,14 @@ class Pace {
   std::deque<double> last_;
 };
 
-// One line for people, without its end of line. It has at most kProgressColumns columns if the
-// numbers are reasonable (up to a million steps). The number of skipped steps appears if it is not
-// 0:
+// One line for people, without an end of line. It has at most kProgressColumns columns for
+// reasonable numbers (up to a million steps). The number of skipped steps appears if it is not 0:
 //   step 10/900, 1 %, loss 3.4211, 2 skipped, 0.115 s/step, 8920 tokens/s, 1:42 left
-// `step_ms`: the run's pace, which gives s/step, tokens/s and the time left.
+//   `step_ms`: the run's pace, from which s/step, tokens/s and the time left follow.
 inline constexpr size_t kProgressColumns = 80;
 std::string progress_line(const StepReport& report, int64_t steps, double step_ms);
 
-// The details that --verbose puts behind it:
+// The details that --verbose adds to the progress line:
 //   , update 310.2 Mparam/s, rCache hits 61.3 %, device 3.11 MiB of 49.71 MiB, bound by h2d at 1.04
 //   of its time
 std::string progress_details(const StepReport& report);
@@ -60,10 +59,10 @@ std::string progress_details(const StepReport& report);
 // "1:42", "12:40:05", "3 d 4 h" or "12 d".
 std::string duration_text(double seconds);
 
-// One JSON object without its end of line: step loss tokens_s step_ms gathers h2d_bytes d2h_bytes
+// One JSON object without an end of line: step loss tokens_s step_ms gathers h2d_bytes d2h_bytes
 // update_mparam_s grad_norm loss_scale skipped compute_ms h2d_ms d2h_ms update_ms exposed_ms
-// binding time_over_limit d2d_bytes saved_step save_stall_ms. Numbers have all their digits; one
-// that is not finite is null. `skipped` is true or false, `binding` a leg's name.
+// binding time_over_limit d2d_bytes saved_step save_stall_ms. Numbers have all their digits. A
+// number that is not finite becomes null. `skipped` is true or false, `binding` a leg's name.
 std::string jsonl_line(const StepReport& report);
 
 // The mean loss of the validation data after a step.
@@ -77,14 +76,14 @@ struct Validation {
 std::string validation_line(const Validation& validation);
 std::string validation_jsonl(const Validation& validation);
 
-// Keeps what the final line says of the losses.
+// Collects the losses for the final line.
 class LossSummary {
  public:
   static constexpr size_t kLastSteps = 20;
 
   void add(double loss);
   double first_loss() const { return first_; }
-  // The mean of the last kLastSteps, or of all if they are fewer; NaN of none.
+  // The mean of the last kLastSteps losses, or of all if there are fewer. NaN: there is none.
   double last_loss() const;
   int64_t steps() const { return steps_; }
 
@@ -97,13 +96,14 @@ class LossSummary {
   std::deque<double> last_;
 };
 
-// The --jsonl file. A line is in the file when write() returns, so that the file of a killed run
-// ends with its last whole step or, as elixir-train writes a line in the step after it, the last
-// but one.
+// The --jsonl file. When write() returns, the line is in the file. So the file of a killed run ends
+// with its last whole step, or with the step before that: elixir-train writes a step's line in the
+// next step.
 class StepLog {
  public:
-  // kInvalidArgument when the file cannot be written. Replaces what was there, unless the run goes
-  // on: then of two lines of a step the later one counts. "" makes a log that writes nothing.
+  // Replaces an existing file, or appends to it if `goes_on` (the run resumes). If a step then has
+  // two lines, the later one counts. "" makes a log that writes nothing. kInvalidArgument: the file
+  // cannot be written.
   static Result<StepLog> open(const std::string& path, bool goes_on = false);
   Status write(const StepReport& report) { return write_line(jsonl_line(report)); }
   Status write(const Validation& validation) { return write_line(validation_jsonl(validation)); }

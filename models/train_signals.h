@@ -2,21 +2,23 @@
 
 namespace elixir {
 
-// A signal that the starter had ignored stays ignored, and asks for nothing.
+// A signal that was already ignored when the program started stays ignored.
 
-// From the start of the program on, so that nobody is killed by it: SIGUSR1 asks for a checkpoint.
-// Also finds elixir-run's pipe (client/ranks/launcher_note.h), so call it before files are opened.
+// From here on SIGUSR1 asks for a checkpoint. Call it at the start of the program, so that the
+// signal does not kill it, and before files are opened: it also finds elixir-run's pipe
+// (client/ranks/launcher_note.h).
 void catch_save_signal();
-// Whether it has come since it was asked last.
+// Whether SIGUSR1 has arrived since the last call.
 bool take_save_signal();
 
-// SIGINT, SIGTERM or SIGHUP ends the run after the step in hand. A second one ends it at once,
-// except SIGHUP. Not before the run has begun: a rank that waits for others has no step to finish.
-// `saves`: the run saves before it ends, and elixir-run is told so.
+// From here on SIGINT, SIGTERM or SIGHUP ends the run after the current step. A second one ends it
+// at once, except SIGHUP. Call it only once the run has begun: a rank that still waits for others
+// has no step to finish. `saves`: the run saves before it ends; the program then notifies
+// elixir-run.
 //
-// A group's processes may all get a signal that elixir-run then passes on, as systemd and scancel
-// send it: one signal from elixir-run and one from elsewhere are the same.
+// systemd and scancel send a signal to all processes of a group, and elixir-run also passes its own
+// on. So one signal from elixir-run and one from elsewhere count as one.
 void catch_stop_signals(bool saves);
-int stop_signal();  // the first that came; 0: none
+int stop_signal();  // the first that arrived; 0: none
 
 }  // namespace elixir

@@ -10,7 +10,7 @@
 
 namespace elixir {
 
-// What the command line gives as words that mean something beside other flags.
+// Flags whose meaning depends on other flags, as the command line gives them.
 struct TrainWords {
   ModelWords model;
   std::string loss_scale = "dynamic";
@@ -19,8 +19,8 @@ struct TrainWords {
   bool offload = false, no_offload = false;
 };
 
-// Puts what the words mean into `options`, which holds the other flags' values, and checks all of
-// it. A problem names the flag, what is possible and what was given.
+// Puts the meaning of `words` into `options`, which holds the other flags' values, and checks all
+// options. A problem names the flag, its possible values and the given one.
 void understand(const TrainWords& words, TrainOptions& options, Problems& problems);
 
 }  // namespace elixir

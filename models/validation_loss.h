@@ -12,16 +12,16 @@
 namespace elixir {
 
 struct ValidationPass {
-  int64_t sequences = 64;  // at most; spread evenly over the data
+  int64_t sequences = 64;  // at most; evenly spread over the data
   int64_t batch = 8;       // sequences of one forward pass
   // Copies inputs to the model's device; empty: they stay on the CPU.
   std::function<at::Tensor(const at::Tensor&)> to_device = {};
 };
 
 // The mean loss of `model` per token that is not masked, without dropout and gradients. It depends
-// on the weights, the data and the number of sequences alone: with any batch the loss is that of
-// the same tokens. The model is in training mode afterwards. kBadInput: a token is outside the
-// vocabulary, or all labels are masked.
+// only on the weights, the data and the number of sequences: the batch does not change the tokens.
+// The model is in training mode afterwards. Error: kBadInput if a token is outside the vocabulary
+// or all labels are masked.
 Result<double> validation_loss(Decoder& model, const TokenData& data, const ValidationPass& pass);
 
 }  // namespace elixir

@@ -1,8 +1,7 @@
 #pragma once
 
-// Which parameters weight decay does not apply to: those of less than two dimensions. In the models
-// here these are the norms and the biases, and so the parameters that transformers' Trainer and
-// nanoGPT leave out, too.
+// Weight decay does not apply to parameters of less than two dimensions. In the models here these
+// are the norms and the biases. transformers' Trainer and nanoGPT leave out the same parameters.
 
 #include <torch/nn/module.h>
 
@@ -15,8 +14,8 @@ namespace elixir {
 
 inline bool is_decayed(const at::Tensor& parameter) { return parameter.dim() >= 2; }
 
-// For the optimizer of `model`: one group of the parameters without decay; with options.decay_all,
-// or if there are none, no group.
+// Groups for the optimizer of `model`: one group with the parameters without decay. Empty with
+// options.decay_all, or if there are no such parameters.
 std::vector<ParamGroup> decay_groups(const torch::nn::Module& model, const TrainOptions& options);
 
 }  // namespace elixir

@@ -5,8 +5,8 @@
 
 namespace elixir {
 
-// kInvalidArgument for each file and folder that the run is to write and cannot. The number of
-// nodes counts once options.run.environment is read. Another rank may make a folder at the same
+// Gives kInvalidArgument for each file and folder that the run must write but cannot. Considers the
+// number of nodes once options.run.environment is set. Another rank may create a folder at the same
 // time.
 Problems check_written(const TrainOptions& options);
 

@@ -10,8 +10,8 @@
 
 namespace elixir::shm {
 
-// The passes in which FP32 values go through slots as wide as the compute type: two for 16-bit
-// slots, one for FP32 slots (LoadPart).
+// The passes in which FP32 values go through slots whose elements have the compute type: two passes
+// for 16-bit types, one for FP32.
 inline std::span<const LoadPart> load_parts(ComputeType type) {
   static constexpr LoadPart kOnePass[] = {LoadPart::kWhole};
   static constexpr LoadPart kTwoPasses[] = {LoadPart::kHighHalf, LoadPart::kLowHalf};
@@ -19,9 +19,9 @@ inline std::span<const LoadPart> load_parts(ComputeType type) {
   return kTwoPasses;
 }
 
-// Values of a frozen chunk are bytes, and go in one pass. A 16-bit value is in the upper half of
-// the word in which another chunk's FP32 value would be. No arithmetic touches them: bits that are
-// a NaN to a 16-bit type, and mean something else to a program, do not change.
+// Values of a frozen chunk are copied as bytes, in one pass. A 16-bit value lies in the upper half
+// of a word that holds an FP32 value for other chunks. No arithmetic touches the values, because
+// their bits may have a meaning of the program's own and look like a NaN.
 inline LoadPart frozen_part(ComputeType type) { return load_parts(type).front(); }
 
 inline void put_part(const float* values, uint64_t numel, LoadPart part, std::byte* slot) {
@@ -37,7 +37,7 @@ inline void put_part(const float* values, uint64_t numel, LoadPart part, std::by
   }
 }
 
-// kHighHalf first, kLowHalf adds to it.
+// Take kHighHalf first; kLowHalf then adds its bits.
 inline void take_part(const std::byte* slot, uint64_t numel, LoadPart part, float* values) {
   if (part == LoadPart::kWhole) {
     std::memcpy(values, slot, numel * sizeof(float));

@@ -1,8 +1,8 @@
 #pragma once
 
-// Framing of every message between elixird and its clients: fixed-size little-endian structs, one
-// size a type, with a checksum. Decoding treats the bytes as hostile: size, magic, version, type
-// and checksum are checked before a field is read. The types are in shm/messages.h.
+// The framing of every message between elixird and its clients. A message is a little-endian struct
+// with a checksum, and each type has one size. Decoding treats the bytes as hostile: size, magic,
+// version, type and checksum are checked before a field is read. The types are in shm/messages.h.
 
 #include <cstddef>
 #include <cstdint>
@@ -25,11 +25,11 @@ struct MessageHeader {
   uint32_t type = 0;          // MessageType
   uint32_t length_bytes = 0;  // of the whole message
   uint64_t request_id = 0;    // echoed in the reply
-  uint64_t checksum = 0;      // xxh64 of what follows, seeded with that of the header with 0 here
+  uint64_t checksum = 0;      // xxh64 of the rest, seeded with the xxh64 of this header with 0 here
 };
 static_assert(sizeof(MessageHeader) == 32);
 
-// Fills the header of a message whose first member is `header`.
+// Fills the message's member `header`, which must be its first.
 template <typename Message>
 void seal_message(Message& message, uint64_t request_id = 0);
 
@@ -38,11 +38,11 @@ void seal_message(Message& message, uint64_t request_id = 0);
 //   kVersionMismatch   another layout version (checked before the rest)
 Result<MessageHeader> decode_header(std::span<const std::byte> bytes);
 
-// The message itself. kProtocol when the type or the size is another one.
+// The message itself. kProtocol: it has another type or size.
 template <typename Message>
 Result<Message> decode_message(std::span<const std::byte> bytes);
 
-// Copies text into a fixed field, cut to fit, always terminated.
+// Copies text into a fixed field. Cuts it to fit, and always terminates it.
 template <size_t N>
 void set_text(char (&field)[N], std::string_view text) {
   const size_t length = text.size() < N ? text.size() : N - 1;
@@ -50,7 +50,7 @@ void set_text(char (&field)[N], std::string_view text) {
   std::memset(field + length, 0, N - length);
 }
 
-// Text of a fixed field that may lack its terminator.
+// The text of a fixed field, even if its terminator is missing.
 template <size_t N>
 std::string_view get_text(const char (&field)[N]) {
   return std::string_view(field, ::strnlen(field, N));

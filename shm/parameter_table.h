@@ -12,10 +12,10 @@
 
 namespace elixir::shm {
 
-// The place of a parameter: elements [offset, offset + numel) of a chunk. One that is longer than a
-// chunk begins with `chunk` and continues through the chunks behind it, as many as it takes. These
-// are all placed on the CPU, all on the GPU or all frozen, and hold nothing else: the rest of the
-// last one is padding.
+// The place of a parameter: elements [offset, offset + numel) of a chunk. A parameter that is
+// longer than a chunk begins in `chunk` and continues through the chunks behind it. These chunks
+// hold nothing else, and the rest of the last one is padding. They are all placed on the CPU, all
+// on the GPU or all frozen.
 struct ParameterPlace {
   std::string name;
   uint32_t chunk = 0;
@@ -33,8 +33,8 @@ struct ChunkRun {
   bool contains(uint32_t chunk) const { return chunk >= first && chunk < end(); }
 };
 
-// One chunk's part of a parameter: elements [first, first + numel) of the parameter, from `offset`
-// of the chunk on.
+// One chunk's part of a parameter: its elements [first, first + numel), which lie from `offset` of
+// the chunk on.
 struct ParameterPart {
   uint64_t first = 0, offset = 0, numel = 0;
 };
@@ -42,41 +42,45 @@ struct ParameterPart {
 inline bool is_long(const ParameterPlace& place, const Shape& shape) {
   return place.numel > shape.chunk_numel;
 }
-// REQUIRES: the place is possible, as decode_table() finds.
+// REQUIRES: decode_table() accepts the place.
 ChunkRun chunks_of(const ParameterPlace& place, const Shape& shape);
-// The chunks that hold its elements [first, first + numel). REQUIRES: it has these, numel > 0.
+// The chunks that hold its elements [first, first + numel). REQUIRES: the parameter has these
+// elements, and numel > 0.
 ChunkRun chunks_of(const ParameterPlace& place, const Shape& shape, uint64_t first, uint64_t numel);
 // REQUIRES: the chunk is one of chunks_of().
 ParameterPart part_in(const ParameterPlace& place, const Shape& shape, uint32_t chunk);
-// Its elements [first, first + numel) that are in the chunk. REQUIRES: the chunk holds some.
+// The part of the parameter's elements [first, first + numel) that lies in the chunk. REQUIRES: the
+// chunk holds some of them.
 ParameterPart part_in(const ParameterPlace& place, const Shape& shape, uint32_t chunk,
                       uint64_t first, uint64_t numel);
 
 inline constexpr uint32_t kMaxNameBytes = 1024;
 inline constexpr uint64_t kMaxTableBytes = 256ull << 20;
 
-// All parameters of a job, as they travel in a memfd from the trainer to elixird: a u32 count,
-// then for each u32 chunk, u64 offset, u64 numel, u32 name length, the name. Little endian, packed.
-// Those that are trained come first.
+// Encodes all parameters of a job. The bytes travel in a memfd from the trainer to elixird: a u32
+// count, then for each parameter u32 chunk, u64 offset, u64 numel, u32 name length, the name.
+// Little endian, packed. Trained parameters come first.
 std::vector<std::byte> encode_table(std::span<const ParameterPlace> places);
 
-// Decodes hostile bytes. kProtocol: truncated, beyond a limit, outside the chunks of `shape`,
-// misaligned, overlapping, with a name twice or empty, with trained parameters other than the first
-// Shape::n_parameters, or with one longer than a chunk that does not lie as ParameterPlace says.
+// Decodes hostile bytes. kProtocol: the table is truncated or beyond a limit; a place is outside
+// the chunks of `shape`, misaligned or overlaps another one; a name is empty or comes twice. Also
+// if the trained parameters are not the first Shape::n_parameters, or if a parameter longer than a
+// chunk does not lie as ParameterPlace says.
 Result<std::vector<ParameterPlace>> decode_table(std::span<const std::byte> bytes,
                                                  const Shape& shape);
 
 uint64_t table_xxh64(std::span<const std::byte> bytes);
 
-// The most bytes of such a job's table, because parameters begin at multiples of kAlignNumel.
+// The most bytes that the table of such a job can have. There is a limit because parameters begin
+// at multiples of kAlignNumel.
 uint64_t most_table_bytes(const Shape& shape);
 
-// The trainer's side: a memfd with the encoded table. The daemon's side: reads it with pread, which
-// unlike a mapping cannot be made to fault by a peer that truncates the file.
+// The trainer writes the encoded table into a memfd, and elixird reads it with pread. A peer that
+// truncates the file can make a mapping fault, but not pread.
 Result<UniqueFd> write_table_fd(std::span<const std::byte> bytes);
 Result<std::vector<std::byte>> read_table_fd(int fd, uint64_t bytes);
 
-// The sum of numel: parameters of the model, without padding.
+// The sum of numel: the model's parameters, without padding.
 uint64_t total_numel(std::span<const ParameterPlace> places);
 
 }  // namespace elixir::shm

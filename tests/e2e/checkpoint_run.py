@@ -1,9 +1,9 @@
 """Runs with checkpoints, for the tests beside: how they are started, and what they leave."""
 
 import ctypes
-import glob
 import json
 import os
+import re
 
 import harness
 from harness import TINY, program, text_of
@@ -16,7 +16,9 @@ OPTIMIZER = 'optimizer/optimizer-00001-of-00001.safetensors'
 
 
 def step_names(folder):
-    return sorted(os.path.basename(path) for path in glob.glob(os.path.join(folder, 'step-*')))
+    """The checkpoints that are there. One that is being written, step-N.tmp-PID-I, is not."""
+    return sorted(name for name in (os.listdir(folder) if os.path.isdir(folder) else [])
+                  if re.fullmatch(r'step-\d{9}', name))
 
 
 def name_of(step):
