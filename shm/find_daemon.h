@@ -22,13 +22,8 @@ RuntimeFolder daemon_folder(const DaemonPlaces& places);
 struct DaemonStart {
   std::vector<std::string> extra_arguments;  // after --runtime-dir
   bool keep_with_parent = false;  // true: dies with this process; false: in a session of its own
-<<<<<<< HEAD
   int timeout_ms = 60000;         // until it listens; a busy machine needs some 20 s
-  std::function<bool()> interrupted = {};  // asked while it waits: true ends it with kUnavailable
-=======
-  int timeout_ms = 20000;                  // until it listens
   std::function<bool()> interrupted = {};  // polled while it waits; true: ends with kUnavailable
->>>>>>> hh_f
 };
 
 struct FoundDaemon {
