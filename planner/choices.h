@@ -25,7 +25,7 @@ enum class UpdateMode : uint8_t { kDeferred, kImmediate, kSync, kEarly };
 struct LayoutOptions {
   uint64_t chunk_numel = 0;    // elements per chunk
   uint32_t rcache_blocks = 0;  // gathered chunks on the device at a time
-  uint32_t long_blocks = 0;    // as many gathered parameters longer than a chunk, beside them
+  uint32_t long_blocks = 0;    // gathered parameters longer than a chunk, in blocks of their own
   // The share of trained chunks whose states live on the device, in [0, 1].
   std::optional<double> gpu_state_share = {};
   std::optional<shm::Exchange> exchange = {};  // between ranks

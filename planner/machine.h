@@ -10,15 +10,14 @@
 
 namespace elixir::planner {
 
-// Rates of links and updates with `gpus` GPUs at once. Except for g2g_gb_s, they are those of all
-// of them together.
+// Rates of links and updates with `gpus` GPUs at once: all of them together, except for g2g_gb_s.
 struct GpuRates {
   uint32_t gpus = 1;
   double d2h_gb_s = 0;    // device to host
   double h2d_gb_s = 0;    // host to device
   double joint_gb_s = 0;  // both directions at once; 0: they do not slow each other down
-  // Chunk bytes per second that all GPUs gather, or reduce among them. A ring of N GPUs reaches x N
-  // / (N - 1), where its slowest link carries x. Not used with one GPU.
+  // Chunk bytes per second that all GPUs gather, or reduce among them. A ring of N GPUs reaches N /
+  // (N - 1) times what its slowest link carries. Not used with one GPU.
   double g2g_gb_s = 0;
   double gpu_update_gparam_s = 0;
   double cpu_update_gparam_s = 0;
@@ -62,6 +61,7 @@ struct Machine : GpuRates {
 // The thread of the forward pass and autograd's thread each take 32 MiB for cuBLAS's workspace and
 // 1 MiB for cuBLASLt's. Sums over rows (the gradients of biases) take 8 MiB for partial sums, the
 // most seen on a device of 132 processors.
+//
 // kDeviceOverheadBytes is the total. It also covers CUDA's context with the code of the kernels
 // used, and cuDNN's handle with its plans. It is an allowance that no GPU has measured yet. A plan
 // for a whole GPU never leaves less: search/benefit.h.
@@ -80,7 +80,7 @@ inline constexpr uint32_t kMostGpusPerNode = 1024;
 inline constexpr double kLeastRate = 1e-9, kMostRate = 1e12;
 
 // Returns kBadInput with the field. Faults are values that are negative, not finite or out of these
-// bounds, rates of 0, and no memory. So are zero GPUs, too many GPUs, and GPUs that are not whole
+// bounds, rates of 0, and memory of 0. So are zero GPUs, too many GPUs, and GPUs that are not whole
 // nodes.
 Status check_machine(const Machine& machine);
 

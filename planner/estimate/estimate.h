@@ -41,8 +41,8 @@ struct EstimateRequest {
   std::optional<uint64_t> gpu_memory_bytes = {};   // per GPU
 };
 
-// Returns kInvalidArgument with the limit. Faults are no parameters, more than kMaxParams, and a
-// largest parameter larger than the model. So are no GPUs, and more than kMostGpus
+// Returns kInvalidArgument, with the limit, if there are no parameters or more than kMaxParams, or
+// if the largest one is larger than the model. Also if there are no GPUs, or more than kMostGpus
 // (kMostGpusPerNode).
 Status check_request(const EstimateRequest& request);
 
@@ -50,7 +50,7 @@ Status check_request(const EstimateRequest& request);
 // An element has L_c = 2 bytes (FP32: 4) and its states L_os F_os = 12 (master and two moments;
 // FP32: 8).
 //
-//                   per GPU                          per node's host
+//                    per GPU                          per node's host
 //   ddp              (2 L_c + L_os F_os) M
 //   zero1            2 L_c M + L_os F_os M/N
 //   zero2            L_c M + (L_c + L_os F_os) M/N
@@ -66,9 +66,9 @@ Status check_request(const EstimateRequest& request);
 //
 // Elixir's row has chunks as long as the largest parameter, because the operators that read it are
 // not known. If they are, least_plan() finds the least. The row keeps every state in host memory.
-// There BF16 takes 10 bytes per parameter besides parameter and gradient
-// (docs/design/data_path.md), FP16 12 and FP32 8. With several GPUs it uses the collective
-// exchange: the host exchange would have a gradient of each GPU. If a node's host memory is too
+// BF16 takes 10 bytes per parameter there, besides parameter and gradient
+// (docs/design/data_path.md). FP16 takes 12 and FP32 8. With several GPUs it uses the collective
+// exchange: the host exchange would have a gradient for each GPU. If a node's host memory is too
 // small, its GPUs hold the rest, with gradients.
 //
 // M/N is rounded up. REQUIRES: check_request() is OK.

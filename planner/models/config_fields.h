@@ -17,8 +17,8 @@ namespace elixir::planner {
 // of the fields that nothing has asked for.
 class ConfigFields {
  public:
-  // `where` stands before names of fields, such as "rope_scaling.". `object` must outlive this
-  // object.
+  // `where` stands before names of fields, such as "rope_scaling.". `object` must outlive the
+  // reader.
   explicit ConfigFields(const nlohmann::json& object, std::string where = "");
 
   const Status& status() const { return status_; }
@@ -48,7 +48,7 @@ class ConfigFields {
 
   // Fails if the flag has the other value: that variant of the family has other parameters.
   void require_flag(const char* field, bool wanted);
-  // Fails if the field has a value beside these: models/ computes nothing else.
+  // Fails if the field has a value other than these: models/ computes nothing else.
   void one_of(const char* field, std::initializer_list<nlohmann::json> known);
   // Names fields of this family that change nothing here, so that they do not count as unused.
   void known(std::initializer_list<const char*> fields);

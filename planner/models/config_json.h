@@ -38,9 +38,9 @@ std::optional<ComputeType> type_in_config_json(std::string_view text);
 // Like type_in_config_json(), but FP32 if that is empty.
 ComputeType type_of_config_json(std::string_view text);
 
-// Checks whether Elixir can use the weights beside a config.json. transformer_from_config_json()
-// must accept the file, and its model type must be one that was compared with transformers. Or
-// config_json() wrote it. Returns kBadInput if Elixir cannot.
+// Checks whether Elixir can use the weights beside a config.json. Either config_json() wrote the
+// file, or transformer_from_config_json() accepts it and its model type was compared with
+// transformers. Otherwise returns kBadInput.
 Status check_computed(std::string_view text);
 
 // One line for the user about a file's fields that are not used (unused_config_fields), with at

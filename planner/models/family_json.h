@@ -10,8 +10,8 @@
 
 namespace elixir::planner {
 
-// Limits that no model exceeds. Within them the number of elements fits 63 bits: layers * (4 width
-// * all heads' + 3 width * all MLPs') < 2^60.
+// Limits that no model exceeds. Within them the number of elements fits 63 bits:
+// layers * (4 width * all heads' + 3 width * all MLPs') < 2^60.
 inline constexpr int64_t kMaxWidth = int64_t{1} << 20;
 inline constexpr int64_t kMaxMlpWidth = int64_t{1} << 24;
 inline constexpr int64_t kMaxRows = int64_t{1} << 28;  // rows of an embedding

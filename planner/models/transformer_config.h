@@ -12,7 +12,7 @@
 namespace elixir::planner {
 
 inline constexpr int64_t kMaxLayers = int64_t{1} << 12;
-// Default tokens per sequence, if the model's longest sequence is not shorter.
+// Default tokens per sequence, or the model's longest sequence if that is shorter.
 inline constexpr int64_t kDefaultSeq = 1024;
 
 enum class Family { kGpt2, kOpt, kLlama };

@@ -19,7 +19,7 @@ std::string to_json(const Plan& plan);
 
 // Questions that a user asks beside a plan.
 struct PlanExtras {
-  std::string largest;  // the largest "batch", "seq" or "layers" that fits was asked; "": none
+  std::string largest;  // asked for the largest that fits: "batch", "seq", "layers"; "": not asked
   uint64_t largest_value = 0;
   double tokens = 0;  // in the whole training; 0: not asked
   double price_per_gpu_hour = 0;

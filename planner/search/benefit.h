@@ -41,8 +41,8 @@ uint32_t equation_stride(const Machine& machine);
 // How fast chunks swing beside elixird's own updates, for all GPUs of the node together. An
 // element's image is its parameter and states. A swing brings it up and down, and takes what
 // elixird's updates leave of host memory, if the rate of that is known. An update on the CPU moves
-// twice the image and shard_gradients() of the shape. A swing moves twice the image. Each of both
-// moves a gradient and a parameter more. The shape gives type, ranks and exchange.
+// twice the image and shard_gradients() of the shape. A swing moves twice the image. Both also move
+// a gradient and a parameter. The shape gives type, ranks and exchange.
 struct SwingRates {
   double cpu_numel_s = 0;    // U_c: elixird's workers, as measured
   double swing_numel_s = 0;  // U_s = min(L_up, L_down, L_joint / 2) / an image; 0: no use

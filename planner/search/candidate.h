@@ -38,7 +38,7 @@ shm::Shape shape_of(const Setting& setting, const Candidate& candidate);
 Placement placement_of(const Setting& setting, const Candidate& candidate, uint32_t chunk);
 PlacementCounts placements_of(const Setting& setting, const Candidate& candidate);
 
-// The memory that it takes. Activations and buffers are those of the profile.
+// The memory that the candidate takes. Activations and buffers are those of the profile.
 PlanBytes bytes_of(const Setting& setting, const Candidate& candidate);
 
 // The part of bytes_of() that spare slots take in a node's host memory.

@@ -65,11 +65,12 @@ struct PlannedStep {
   uint64_t gpu_memory_bytes = 0;  // per GPU, as in the machine
 };
 
-// Chooses how to train: chunk length, rCache against states on the GPU, and exchange. It simulates
-// some of the lengths that fit, each with the choice of the closed forms (search/benefit.h) and its
-// neighbours. Equal input gives an equal plan. Returns the kBadInput errors of check_profile() and
-// check_machine(). Returns kInvalidArgument if the request contradicts itself. Returns
-// kResourceExhausted if nothing fits, with the missing bytes and where they are missing.
+// Chooses how to train: chunk length, the GPU's memory for the rCache and for states, and exchange.
+// It simulates some of the lengths that fit, each with the choice of the closed forms
+// (search/benefit.h) and its neighbours. Equal input gives an equal plan. Returns the kBadInput
+// errors of check_profile() and check_machine(). Returns kInvalidArgument if the request
+// contradicts itself. Returns kResourceExhausted if nothing fits, with the missing bytes and where
+// they are missing.
 Result<PlannedStep> make_plan(const ModelProfile& profile, const Machine& machine,
                               const PlanRequest& request);
 

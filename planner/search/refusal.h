@@ -9,7 +9,7 @@
 
 namespace elixir::planner {
 
-// The bytes that a GPU needs more if activations leave nothing for chunks (allowed_bytes is 0).
+// The bytes that are missing on a GPU if activations leave nothing for chunks (allowed_bytes is 0).
 // Otherwise 0.
 uint64_t activations_short(const ModelProfile& profile, const Machine& machine,
                            uint64_t allowed_bytes);
@@ -38,8 +38,8 @@ struct Lack {
 };
 Lack make_lack(const Setting& setting, const Candidate& least, uint64_t allowed_bytes,
                std::string asked);
-// Fewer missing bytes come first. All that are missing in host memory come before, since there the
-// GPUs suffice.
+// Missing host memory comes before missing GPU memory, since with it the GPUs suffice. Within each,
+// fewer missing bytes come first.
 bool lacks_less(const Lack& a, const Lack& b);
 
 Status refusal(const Lack& lack);

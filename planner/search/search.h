@@ -18,7 +18,7 @@ struct Found {
   StepTimes times;
 };
 
-// `setting` and `request` must not change while the search lives.
+// `setting` and `request` must outlive the search and stay unchanged.
 // Note: docs/design/elixir.md, "simulation before formulas".
 class Search {
  public:
@@ -41,9 +41,10 @@ class Search {
   // updates are deferred unless early ones are asked for. REQUIRES: look() was called.
   Status settle_spare_slots();
 
-  // Simulates plans with swing chunks. It begins with the closed form's stride for each exchange.
-  // The chunks on the GPU are as many as the best has, or as few as possible. refine_swing() tries
-  // other strides and placements around the best of these. REQUIRES: look() was called.
+  // Simulates plans with swing chunks. It begins with the closed form's stride and with 1, for each
+  // exchange. The chunks on the GPU are as many as the best has, or as few as possible.
+  // refine_swing() tries other strides and placements around the best of these. REQUIRES: look()
+  // was called.
   Status look_for_swing();
   Status refine_swing();
   const std::optional<Found>& best_swing() const { return best_swing_; }
@@ -99,9 +100,9 @@ class Search {
   const PlanRequest& request_;
   const uint64_t allowed_bytes_;
   const Benefits benefits_;
-  uint32_t fewest_ = 1;       // blocks that any operator needs at most
-  uint32_t region_ = 1;       // blocks that any checkpointed region needs at most
-  uint32_t fewest_long_ = 1;  // long blocks that any operator needs at most
+  uint32_t fewest_ = 1;       // blocks that are enough for any operator
+  uint32_t region_ = 1;       // blocks that are enough for any checkpointed region
+  uint32_t fewest_long_ = 1;  // long blocks that are enough for any operator
   uint32_t least_spare_slots_ = 0;
   std::vector<Candidate> starts_;
   std::vector<Found> simulated_;
