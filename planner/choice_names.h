@@ -1,6 +1,6 @@
 #pragma once
 
-// What a program's flags may say of choices.h: names and limits.
+// Names and limits of the choices in choices.h, for programs' flags.
 
 #include "base/enum_names.h"
 #include "planner/choices.h"
@@ -12,8 +12,8 @@ namespace elixir {
 using shm::kExchangeNames;
 using shm::kMaxAccumulate;
 
-// What a flag or file may leave open is a std::optional<UpdateMode>, which add_choice (base/cli.h)
-// reads by this table and "auto".
+// A choice that may be left open is a std::optional<UpdateMode>. add_choice (base/cli.h) reads it
+// by this table and "auto".
 inline constexpr EnumName<UpdateMode> kUpdateModeNames[] = {{"early", UpdateMode::kEarly},
                                                             {"deferred", UpdateMode::kDeferred},
                                                             {"immediate", UpdateMode::kImmediate},

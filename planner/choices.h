@@ -1,6 +1,6 @@
 #pragma once
 
-// What a plan settles, as far as whoever trains sees it.
+// The choices of a plan that a trainer sees.
 
 #include <array>
 #include <cstdint>
@@ -10,30 +10,30 @@
 
 namespace elixir {
 
-// When a chunk may be updated, after all gradients of it or of the step are in:
-//   kDeferred   of the step: the update runs behind the next forward pass, in the order of next
-//               use, each operator waiting for its own chunks
-//   kImmediate  of the chunk, under backward; without clipping or a dynamic loss scale, which need
-//               all gradients first
-//   kSync       as kDeferred, and step() waits until all chunks are updated
-//   kEarly      of the chunk, under backward, into a spare slot; step() exchanges the slots, or,
-//               where clipping or overflow asks for another scale than was taken for granted, the
-//               chunk is updated as with kDeferred, as are those for which no slot was left
+// When a chunk is updated.
+// - kDeferred: once all gradients of the step are complete. It runs behind the next forward pass,
+//   in the order of next use. Each operator waits only for its own chunks.
+// - kImmediate: once the chunk's own gradients are complete, while backward runs. It excludes
+//   clipping and a dynamic loss scale, which need all gradients first.
+// - kSync: like kDeferred, but step() waits until all chunks are updated.
+// - kEarly: once the chunk's own gradients are complete, while backward runs, into a spare slot.
+//   step() exchanges the slots. If clipping or an overflow needs another scale than the assumed
+//   one, the chunk is updated as with kDeferred. So are chunks that find no spare slot.
 enum class UpdateMode : uint8_t { kDeferred, kImmediate, kSync, kEarly };
 
-// How memory is laid out, as far as somebody asks for it; what is 0 or empty is chosen.
+// The memory layout that a user asks for. The planner chooses members that are 0 or empty.
 struct LayoutOptions {
-  uint64_t chunk_numel = 0;    // elements a chunk
-  uint32_t rcache_blocks = 0;  // gathered chunks that the device holds at a time
-  uint32_t long_blocks = 0;    // gathered parameters longer than a chunk, beside them
-  // Of the chunks of trained parameters, in [0, 1]: their states live on the device.
+  uint64_t chunk_numel = 0;    // elements per chunk
+  uint32_t rcache_blocks = 0;  // gathered chunks on the device at a time
+  uint32_t long_blocks = 0;    // gathered parameters longer than a chunk, in blocks of their own
+  // The share of trained chunks whose states live on the device, in [0, 1].
   std::optional<double> gpu_state_share = {};
   std::optional<shm::Exchange> exchange = {};  // between ranks
-  // With kEarly: so many chunks of a step are updated early, at most; the rest is deferred. Each
-  // takes the memory of a chunk's weights and states once more.
+  // With kEarly: at most this many chunks of a step are updated early, the rest is deferred. Each
+  // slot takes the memory of one more chunk's weights and states.
   std::optional<uint32_t> spare_slots = {};
-  // Swing chunks: of the chunks whose states are not on the device, every N-th. Its trainer updates
-  // it on the device, through which its states go and come back. 0: none.
+  // Every N-th of the chunks whose states are not on the device is a swing chunk. The trainer
+  // updates it on the device: its states go up and come back. 0: none.
   std::optional<uint32_t> swing_stride = {};
 
   bool operator==(const LayoutOptions&) const = default;
@@ -43,7 +43,7 @@ struct LayoutOptions {
 
 namespace elixir::planner {
 
-// What a step's time goes to: operators, each direction of the link, collectives, elixird's update.
+// The legs of a step's time: operators, each direction of the link, collectives, elixird's update.
 enum class Leg : uint8_t { kCompute, kH2d, kD2h, kG2g, kUpdate };
 inline constexpr std::array kLegs = {Leg::kCompute, Leg::kH2d, Leg::kD2h, Leg::kG2g, Leg::kUpdate};
 

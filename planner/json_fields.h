@@ -1,7 +1,7 @@
 #pragma once
 
-// Reads the fields of a JSON object that anyone may have written. The status says which are missing
-// or of another type, the first few of them; nothing throws.
+// Reads the fields of a JSON object from an untrusted file. The status names the first few fields
+// that are missing or have another type. Nothing throws.
 
 #include <cmath>
 #include <cstdint>
@@ -15,8 +15,8 @@
 
 namespace elixir::planner {
 
-// A value of somebody's file, for a message: short, and without descending into what may be nested
-// as deeply as the file is long.
+// A value of an untrusted file, short enough for a message. It does not descend into lists and
+// objects, which may be nested as deeply as the file is long.
 inline std::string shown(const nlohmann::json& value) {
   constexpr size_t kLongest = 40;
   if (value.is_structured()) return value.is_array() ? "a list" : "an object";
@@ -28,7 +28,7 @@ class JsonFields {
  public:
   using Json = nlohmann::json;
 
-  // `where` stands before the field's name in messages. `status` outlives this.
+  // `where` stands before the field's name in messages. `status` must outlive this object.
   JsonFields(const Json& object, std::string where, Status* status)
       : object_(object), where_(std::move(where)), status_(status) {
     if (!object.is_object()) fail(where_.empty() ? "no JSON object" : where_ + " is no object");
@@ -88,7 +88,7 @@ class JsonFields {
     }
   }
 
-  // Also as 4e10, which is how some programs write large whole numbers.
+  // Also accepts 4e10, as some programs write large whole numbers.
   template <typename T>
   void read_whole(const Json& json, const std::string& name, T* value) {
     constexpr const char* kTooLarge = "it is too large";

@@ -10,89 +10,96 @@
 
 namespace elixir::planner {
 
-// What links and updates reach with so many GPUs at once, of all of them together but for g2g_gb_s.
+// Rates of links and updates with `gpus` GPUs at once: all of them together, except for g2g_gb_s.
 struct GpuRates {
   uint32_t gpus = 1;
   double d2h_gb_s = 0;    // device to host
   double h2d_gb_s = 0;    // host to device
-  double joint_gb_s = 0;  // both directions at once; 0: they do not slow one another
-  // Chunk bytes a second, gathered by all GPUs or reduced among them: a ring whose slowest link
-  // carries x passes x N / (N - 1), whatever N. Not used with one GPU.
+  double joint_gb_s = 0;  // both directions at once; 0: they do not slow each other down
+  // Chunk bytes per second that all GPUs gather, or reduce among them. A ring of N GPUs reaches N /
+  // (N - 1) times what its slowest link carries. Not used with one GPU.
   double g2g_gb_s = 0;
   double gpu_update_gparam_s = 0;
   double cpu_update_gparam_s = 0;
 };
 
-// What a node, or several alike, can do. GB are 1e9 bytes, Gparam 1e9 parameters. Bandwidths and
-// update rates are those of all `gpus` of all `nodes` together (Elixir, arXiv 2212.05339 v2, tables
-// 4 and 5), but for g2g_gb_s; memory and matrix rates are those of one GPU, host memory of one
-// node.
+// The rates and the memory of a node, or of several equal nodes. GB are 1e9 bytes, Gparam 1e9
+// parameters. Bandwidths and update rates are those of all `gpus` of all `nodes` together (Elixir,
+// arXiv 2212.05339 v2, tables 4 and 5), except g2g_gb_s. Memory and matrix rates are those of one
+// GPU. Host memory is that of one node.
 struct Machine : GpuRates {
   uint32_t nodes = 1;             // with gpus / nodes GPUs each
-  uint64_t gpu_memory_bytes = 0;  // of one GPU
-  uint64_t overhead_bytes = 0;    // of it, what the process takes beside tensors
+  uint64_t gpu_memory_bytes = 0;  // per GPU
+  uint64_t overhead_bytes = 0;    // the part that the process takes beside tensors
   uint64_t host_memory_bytes = 0;
-  double internode_gb_s = 0;   // as g2g_gb_s, among nodes; 0: not known
+  double internode_gb_s = 0;   // like g2g_gb_s, among nodes; 0: not known
   double dram_gb_s = 0;        // host memory, read and written in place
-  double gpu_tflops = 0;       // matrix rate that large operators reach, in 16 bits
+  double gpu_tflops = 0;       // matrix rate of large operators, in 16 bits
   double gpu_fp32_tflops = 0;  // in FP32; 0: not known
   // Tokens at which half of gpu_tflops is reached: rate = gpu_tflops * t / (t + gpu_half_tokens).
   double gpu_half_tokens = 0;
-  // The share of copies hidden behind compute by a runtime that prefetches one chunk: policy paper.
+  // Policy paper: the share of copies that a runtime with one chunk of prefetch hides behind
+  // compute.
   std::optional<double> copies_hidden = {};
 
-  // Of a node, by number of its GPUs: where they are known, with_gpus() takes them. 0: as the
-  // machine's own, in proportion.
+  // Rates of one node by its number of GPUs. with_gpus() uses those that are known. A rate of 0
+  // means the machine's own rate, in proportion.
   std::vector<GpuRates> by_gpus = {};
-  // What elixird updates with 1, 2, ... trainers; empty: not known.
+  // elixird's update rate with 1, 2, ... trainers; empty: not known.
   std::vector<double> cpu_update_gparam_s_by_trainers = {};
-  // Rates were taken in proportion to those of so many GPUs; 0: they were not.
+  // The rates were scaled in proportion from those of this many GPUs; 0: they were not.
   uint32_t scaled_from_gpus = 0;
-  bool assumed_g2g = false;  // g2g_gb_s was not known: it is g2g_through_host()
+  bool assumed_g2g = false;  // g2g_gb_s was not known; it is g2g_through_host()
 
-  std::string name = "";    // of the host
-  std::string probed = "";  // date, ISO 8601; "": not by a probe
+  std::string name = "";    // the host's
+  std::string probed = "";  // the date of the probe, ISO 8601; "": not probed
 };
 
-// What a training's process takes of a GPU beside the tensors that a profile counts. Of torch's
-// allocator, and so below a limit given to it: for the thread of the forward pass and for
-// autograd's 32 MiB of cuBLAS's and 1 MiB of cuBLASLt's workspace each, and 8 MiB, the most that
-// sums over rows (the gradients of biases) were seen to take for partial sums on a device of 132
-// processors. In all, CUDA's context with the code of the kernels used, and cuDNN's handle with its
-// plans, too: an allowance that no GPU has measured yet. What a plan leaves of a whole GPU is never
-// less: search/benefit.h.
+// GPU memory that a trainer takes beside the tensors that a profile counts.
+//
+// kDeviceWorkspaceBytes comes from torch's allocator, and so counts against a limit given to it.
+// The thread of the forward pass and autograd's thread each take 32 MiB for cuBLAS's workspace and
+// 1 MiB for cuBLASLt's. Sums over rows (the gradients of biases) take 8 MiB for partial sums, the
+// most seen on a device of 132 processors.
+//
+// kDeviceOverheadBytes is the total. It also covers CUDA's context with the code of the kernels
+// used, and cuDNN's handle with its plans. It is an allowance that no GPU has measured yet. A plan
+// for a whole GPU never leaves less: search/benefit.h.
 inline constexpr uint64_t kDeviceWorkspaceBytes = uint64_t{2 * (32 + 1) + 8} << 20;
 inline constexpr uint64_t kDeviceOverheadBytes = uint64_t{768} << 20;
 
-// What is left for a plan below a limit given to torch's allocator.
+// The bytes that a plan may use below a limit given to torch's allocator.
 uint64_t plannable_of_limit(uint64_t bytes);
 
-// Of a node's host memory, what a plan may take.
+// The share of a node's host memory that a plan may use.
 inline constexpr double kHostShare = 0.95;
 uint64_t usable_host_bytes(uint64_t host_memory_bytes);
 
-inline constexpr uint32_t kMostGpus = shm::kMaxRanks;  // of a job
+inline constexpr uint32_t kMostGpus = shm::kMaxRanks;  // per job
 inline constexpr uint32_t kMostGpusPerNode = 1024;
 inline constexpr double kLeastRate = 1e-9, kMostRate = 1e12;
 
-// kBadInput, with the field: negative, not finite, a rate of 0 or out of these bounds, no
-// memory, zero GPUs or more than there can be, GPUs that are not whole nodes.
+// Returns kBadInput with the field. Faults are values that are negative, not finite or out of these
+// bounds, rates of 0, and memory of 0. So are zero GPUs, too many GPUs, and GPUs that are not whole
+// nodes.
 Status check_machine(const Machine& machine);
 
-// Collectives that go through host memory, down and up: half of one GPU's link, in a ring.
+// The rate of collectives that go through host memory, down and up: half of one GPU's link, in a
+// ring.
 double g2g_through_host(const Machine& machine);
 
-// `node`, of one node, as nodes of `gpus_per_node` GPUs: rates as by_gpus has them, else in
-// proportion; matrix rates and memory stay, host_memory_bytes is that of each node. Several nodes
-// have each rate as often, and collectives at the lesser of g2g_gb_s and internode_gb_s. Where
-// g2g_gb_s is missing it is g2g_through_host(). kInvalidArgument: `gpus` are not whole nodes, more
-// than kMostGpus, or several nodes without internode_gb_s.
+// `gpus` GPUs in nodes of `gpus_per_node`, each like `node`, which is one node. Rates come from
+// by_gpus, or are scaled in proportion. Matrix rates and memory stay, and host_memory_bytes is per
+// node. With several nodes each rate is multiplied by their number, and collectives run at the
+// lesser of g2g_gb_s and internode_gb_s. A missing g2g_gb_s becomes g2g_through_host(). Returns
+// kInvalidArgument if `gpus` are not whole nodes or exceed kMostGpus, if a node has more than
+// kMostGpusPerNode, or for several nodes without internode_gb_s.
 Result<Machine> with_gpus(const Machine& node, uint32_t gpus, uint32_t gpus_per_node);
 
-// Of large operators on elements of `dtype_bytes`; 0: not known.
+// The matrix rate of large operators on elements of `dtype_bytes`; 0: not known.
 double matrix_tflops(const Machine& machine, uint32_t dtype_bytes);
 
-// Floating-point operations a second of one GPU with so many tokens a step, elements of
+// Floating-point operations per second of one GPU, with `tokens` tokens per step and elements of
 // `dtype_bytes`.
 double gpu_flops(const Machine& machine, uint64_t tokens, uint32_t dtype_bytes);
 

@@ -13,22 +13,23 @@ namespace elixir::planner {
 // A machine file as a probe writes it: the machine's own fields (machine_json.h) and these.
 struct ProbedMachine {
   Machine machine;                      // with the host's name and the date
-  std::string device = "";              // "cpu", "cuda (NVIDIA H100 80GB HBM3)": what was measured
-  std::vector<std::string> notes = {};  // what is not a measurement, for people
+  std::string device = "";              // the measured one: "cpu", "cuda (NVIDIA H100 80GB HBM3)"
+  std::vector<std::string> notes = {};  // remarks for people, not measurements
 };
 
 std::string to_json(const ProbedMachine& probed);
 Result<ProbedMachine> probed_from_json(std::string_view text);  // errors as machine_from_json()
 
-// Where a host's probe is kept: the file that ELIXIR_MACHINE_FILE names, else
-// elixir/machine-HOSTNAME.json in XDG_CACHE_HOME or in ~/.cache. kInvalidArgument when none of
-// these says where.
+// The path of this host's machine file: the file that ELIXIR_MACHINE_FILE names, else
+// elixir/machine-HOSTNAME.json in XDG_CACHE_HOME or in ~/.cache. Returns kInvalidArgument if none
+// of these is known.
 Result<std::string> machine_cache_path();
 
-// nullopt: there is no such file. kBadInput, with the path and what to do, when it cannot be used.
+// Returns nullopt if there is no such file. Returns kBadInput, with the path and what to do, if the
+// file cannot be used.
 Result<std::optional<ProbedMachine>> load_machine(const std::string& path);
 
-// Makes the folders, and replaces the file at once: a reader finds the old one or the new one.
+// Makes the folders and replaces the file atomically: a reader finds the old one or the new one.
 Status store_machine(const std::string& path, const ProbedMachine& probed);
 
 }  // namespace elixir::planner

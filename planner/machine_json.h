@@ -9,32 +9,35 @@
 
 namespace elixir::planner {
 
-// Which meaning the fields have. 2: as Machine's. 1, or none: in a file by a probe g2g_gb_s was of
-// all links together, which a ring over N GPUs uses N - 1 times for a chunk, so that it is divided
-// by N - 1; one written by hand was always simulated as chunk bytes a second, and still is.
-// gpu_memory_bytes was what a plan may fill, so that overhead_bytes is then 0.
+// The version of the fields' meaning. 2: as in Machine. 1, or no version:
+// - In a file from a probe, g2g_gb_s is the rate of all links together. A ring over N GPUs uses the
+//   links N - 1 times for a chunk, so the rate is divided by N - 1. A file written by hand has
+//   always been simulated with chunk bytes per second, and still is.
+// - gpu_memory_bytes is the memory that a plan may fill, so overhead_bytes is 0.
 inline constexpr uint32_t kMachineFileVersion = 2;
 
-// Machine's members under their own names, of one node, and "version"; gpu_half_tokens,
-// gpu_fp32_tflops, internode_gb_s, copies_hidden, by_gpus, name and probed may be missing,
-// overhead_bytes is then kDeviceOverheadBytes, g2g_gb_s with one GPU. REQUIRES: one node.
+// Machine's members under their own names, for one node, and "version". gpu_half_tokens,
+// gpu_fp32_tflops, internode_gb_s, copies_hidden, by_gpus, name and probed may be missing. So may
+// overhead_bytes, which is then kDeviceOverheadBytes, and g2g_gb_s with one GPU. REQUIRES: one
+// node.
 std::string to_json(const Machine& machine);
 
 inline constexpr uint64_t kLeastMemoryBytes = uint64_t{1} << 20;
 
-// What a command line says in the file's place.
+// Values from the command line that replace the file's.
 struct MachineOverrides {
-  std::optional<uint32_t> gpus = {};           // of all nodes
-  std::optional<uint32_t> gpus_per_node = {};  // at most; without it all are in one
+  std::optional<uint32_t> gpus = {};           // over all nodes
+  std::optional<uint32_t> gpus_per_node = {};  // at most; empty: all are in one node
   std::optional<double> g2g_gb_s = {};
   std::optional<double> internode_gb_s = {};
   std::optional<uint64_t> gpu_memory_bytes = {};
   std::optional<uint64_t> host_memory_bytes = {};
 };
 
-// Memory below kLeastMemoryBytes is in another unit. Rates are with_gpus()'s. kBadInput: not JSON,
-// a field that is missing, of another type, negative or misspelt, another version, or
-// check_machine()'s; and with_gpus()'s.
+// Reads a machine file and applies the overrides. Rates are those of with_gpus(). Returns kBadInput
+// if the text is not JSON or has another version, or if a field is missing, misspelt, negative or
+// of another type. Memory below kLeastMemoryBytes is an error, because it must be in another unit.
+// Also returns the errors of check_machine() and with_gpus().
 Result<Machine> machine_from_json(std::string_view text, const MachineOverrides& overrides = {});
 
 }  // namespace elixir::planner

@@ -17,7 +17,7 @@ struct ProfiledParameter {
   uint64_t numel = 0;
   bool shared = false;  // used in several places of forward, as tied embeddings are
   bool frozen = false;  // not trained: no gradient, no states
-  uint32_t group = 0;   // of hyperparameters
+  uint32_t group = 0;   // hyperparameter group
 };
 
 // Operators `first` to `last` of ModelProfile::steps, both included.
@@ -25,57 +25,56 @@ struct OperatorRange {
   uint32_t first = 0, last = 0;
 };
 
-// What one step of a model on one GPU does, known before it runs: by client/profile on the meta
+// One step of a model on one GPU, known before it runs. It comes from client/profile on the meta
 // device, or from a file (planner/profile_json.h).
 struct ModelProfile {
   std::vector<ProfiledParameter> params;
 
-  // The operators that read parameters, forward and backward in order; of each, the parameters it
-  // reads, as indices into params. With activation checkpointing the recomputation stands in
-  // backward.
+  // The operators that read parameters, forward and backward in order. Each entry lists the
+  // parameters that one operator reads, as indices into params. With activation checkpointing, the
+  // recomputation is part of backward.
   std::vector<std::vector<uint32_t>> steps;
 
-  // Each of forward's checkpointed regions, and each of backward's recomputations with the
-  // gradients that follow: the rCache holds all chunks of one at once.
+  // Forward's checkpointed regions, and backward's recomputations with the gradients that follow.
+  // The rCache holds all chunks of one region at once.
   std::vector<OperatorRange> checkpoint_regions;
 
   uint64_t activation_bytes = 0;  // peak of what torch allocates within a step, gradients included
-  uint64_t buffer_bytes = 0;      // of the module's buffers and the step's inputs
-  ComputeType type = ComputeType::kBf16;  // of a parameter as operators read it
+  uint64_t buffer_bytes = 0;      // the module's buffers and the step's inputs
+  ComputeType type = ComputeType::kBf16;  // a parameter's, as operators read it
 
-  // ---- what a file may leave out ----
+  // ---- optional in a file ----
 
-  uint64_t tokens = 0;  // a step and GPU; 0: not known
-  // Floating-point operations that take time with each operator of `steps`: its own and those of
-  // the operators without parameters that follow it. Empty: 2 for each element and token in
-  // forward, 4 in backward.
+  uint64_t tokens = 0;  // per step and GPU; 0: not known
+  // By operator of `steps`: floating-point operations of itself and of the operators without
+  // parameters that follow it. Empty: 2 per element and token in forward, 4 in backward.
   std::vector<double> step_flops;
   // The first operator of backward; 0: half of the steps.
   uint32_t backward_begin = 0;
-  // By parameter: the operator after which its gradient is complete. Empty: the last that reads it,
-  // or the last of all for those that backward does not read.
+  // By parameter: the operator after which its gradient is complete. Empty: the last one that reads
+  // it, or the last of all if backward does not read it.
   std::vector<uint32_t> gradient_after;
-  // Memory over the step, by operator of `steps`: torch's greatest number of bytes from its begin
-  // to the next one's. Empty: not known.
+  // By operator of `steps`: the peak of torch's bytes from its begin to the next one's. Empty: not
+  // known.
   std::vector<uint64_t> activation_curve;
   std::string model;      // its name, for people
-  bool measured = false;  // by a warm-up step on the device, where an operator has no meta kernel
+  bool measured = false;  // by a warm-up step on the device: an operator has no meta kernel
 
   uint32_t dtype_bytes() const { return static_cast<uint32_t>(element_bytes(type)); }
   uint64_t trained_numel() const;
   uint64_t total_numel() const;
   uint32_t backward_first() const;  // backward_begin, or its default
-  // A trained parameter is read by no operator, so that it has no gradient.
+  // Whether no operator reads some trained parameter, so that it has no gradient.
   bool leaves_unused() const;
 };
 
-// The same with its parameters in the order of first use, those of one operator by name, unused
-// ones last; all indices follow. REQUIRES: check_profile() is content.
+// The profile with its parameters in the order of first use. Those of one operator are in the order
+// of names, and unused ones come last. All indices follow. REQUIRES: check_profile() is OK.
 ModelProfile in_first_use_order(ModelProfile profile);
 
-// kBadInput, with the place: an index beyond params or steps, no parameters or none to train, an
-// empty or doubled name, a numel out of range, regions that overlap, vectors of another
-// length.
+// Returns kBadInput with the place. Faults are indices beyond params or steps, no parameters or
+// none to train, and empty or doubled names. So are a numel out of range, regions that overlap, and
+// vectors of another length.
 Status check_profile(const ModelProfile& profile);
 
 }  // namespace elixir::planner

@@ -9,11 +9,12 @@
 namespace elixir::planner {
 
 // {"params": [{"name", "numel", "shared"}], "steps": [[index, ...], ...], "checkpoint_regions":
-// [[first, last], ...], "activation_bytes", "buffer_bytes", "dtype_bytes"}; ModelProfile's other
-// members under their own names, where they are known. docs/planner.md.
+// [[first, last], ...], "activation_bytes", "buffer_bytes", "dtype_bytes"}.
+// ModelProfile's other members are under their own names, if they are known. See docs/planner.md.
 std::string to_json(const ModelProfile& profile);
 
-// kBadInput: not JSON, a field that is missing, of another type or negative, or check_profile()'s.
+// Returns kBadInput if the text is not JSON, or a field is missing, negative or of another type.
+// Also returns check_profile()'s errors.
 Result<ModelProfile> profile_from_json(std::string_view text);
 
 }  // namespace elixir::planner

@@ -1,8 +1,8 @@
 #pragma once
 
-// The rCache's misses over a step, without the rCache. Belady 1966: the victim is the chunk whose
-// next use is farthest; no choice of victims misses less. Here several chunks may be needed at once
-// and stay while they are.
+// Counts the rCache's misses over a step without running one. Belady's rule (1966) evicts the chunk
+// whose next use is farthest away, and no other rule misses less. Here an operator may need several
+// chunks at once. They stay until it ends.
 
 #include <cstdint>
 #include <span>
@@ -17,9 +17,9 @@ struct CacheCount {
   uint64_t moved = 0;  // 2 * misses: every chunk that comes in goes out again
 };
 
-// `steps`: the distinct chunks that each operator needs, in order. The cache begins empty and is
-// empty in the end. kInvalidArgument where a step needs more chunks than there are blocks: it is
-// named, with what it needs. O(uses * log blocks), chunk numbers may be any.
+// `steps`: the distinct chunks that each operator needs, in order. The cache begins and ends empty.
+// Returns kInvalidArgument, with the step and its need, if a step needs more chunks than there are
+// blocks. O(uses * log uses). Chunk numbers may have any value.
 Result<CacheCount> simulate_cache(const std::vector<std::vector<uint32_t>>& steps, uint32_t blocks);
 
 }  // namespace elixir::planner

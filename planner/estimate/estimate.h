@@ -37,18 +37,20 @@ struct EstimateRequest {
   uint32_t gpus = 1;
   uint32_t gpus_per_node = 1;
   ComputeType type = ComputeType::kBf16;
-  std::optional<uint64_t> host_memory_bytes = {};  // of a node: GPUs take what Elixir's lacks
-  std::optional<uint64_t> gpu_memory_bytes = {};   // of a GPU
+  std::optional<uint64_t> host_memory_bytes = {};  // per node; Elixir keeps the rest on GPUs
+  std::optional<uint64_t> gpu_memory_bytes = {};   // per GPU
 };
 
-// kInvalidArgument with the limit: no parameters or more than kMaxParams, a largest parameter
-// larger than the model, no GPUs or more than kMostGpus (kMostGpusPerNode).
+// Returns kInvalidArgument, with the limit, if there are no parameters or more than kMaxParams, or
+// if the largest one is larger than the model. Also if there are no GPUs, or more than kMostGpus
+// (kMostGpusPerNode).
 Status check_request(const EstimateRequest& request);
 
-// Without activations and buffers. With M parameters, N GPUs, n of them in a node, element L_c = 2
-// (FP32: 4), states L_os F_os = 12 (master and two moments; FP32: 8):
+// The bytes without activations and buffers. There are M parameters and N GPUs, n of them per node.
+// An element has L_c = 2 bytes (FP32: 4) and its states L_os F_os = 12 (master and two moments;
+// FP32: 8).
 //
-//                    a GPU                            a node's host
+//                    per GPU                          per node's host
 //   ddp              (2 L_c + L_os F_os) M
 //   zero1            2 L_c M + L_os F_os M/N
 //   zero2            L_c M + (L_c + L_os F_os) M/N
@@ -58,33 +60,36 @@ Status check_request(const EstimateRequest& request);
 //   elixir           2 blocks of a chunk, 2 more      (2 L_c + states) n M/N
 //                    (kGradBlocks) for gradients
 //
-// ZeRO (arXiv 1910.02054, figure 1: P_os, P_os+g, P_os+g+p); the offload rows in the accounting of
-// Elixir (arXiv 2212.05339 v2, table 1), whose epsilon for ZeRO-3 is here the one parameter that is
-// gathered (0 where its size is not known). Elixir's row has chunks as long as the largest
-// parameter, since the operators that read it are not known (least_plan() finds the least where
-// they are), and every state in host memory, where BF16 takes 10 bytes a parameter
-// besides parameter and gradient (docs/design/data_path.md), FP16 12, FP32 8. With several
-// GPUs that is with the collective exchange: the host exchange has a gradient of each of them. What
-// a node's host lacks is on its GPUs, with gradients.
+// The first rows follow ZeRO (arXiv 1910.02054, figure 1: P_os, P_os+g, P_os+g+p). The offload rows
+// follow the accounting of Elixir (arXiv 2212.05339 v2, table 1). Its epsilon for ZeRO-3 is here
+// the one parameter that is gathered (0 if its size is not known).
 //
-// M/N is rounded up. REQUIRES: check_request().
+// Elixir's row has chunks as long as the largest parameter, because the operators that read it are
+// not known. If they are, least_plan() finds the least. The row keeps every state in host memory.
+// BF16 takes 10 bytes per parameter there, besides parameter and gradient
+// (docs/design/data_path.md). FP16 takes 12 and FP32 8. With several GPUs it uses the collective
+// exchange: the host exchange would have a gradient for each GPU. If a node's host memory is too
+// small, its GPUs hold the rest, with gradients.
+//
+// M/N is rounded up. REQUIRES: check_request() is OK.
 StateBytes state_bytes(StateStrategy strategy, const EstimateRequest& request);
 
-// What Elixir's row uses: collectives, where there are several GPUs.
+// The exchange of Elixir's row: collective if there are several GPUs.
 Exchange estimated_exchange(const EstimateRequest& request);
 
-// Elements of the largest parameter of a GPT with so many in all, whose width is 128 times its
-// number of layers (GPT-3: 12288 and 96) and whose vocabulary is 50257: of the token embedding or
-// an MLP's matrix; never more than all.
+// Elements of the largest parameter of a GPT with `params` parameters: the token embedding or an
+// MLP's matrix. The GPT's width is 128 times its number of layers (GPT-3: 12288 and 96), and its
+// vocabulary is 50257. The result never exceeds `params`.
 uint64_t assumed_largest_param(uint64_t params);
 
 inline constexpr uint64_t kMaxBatch = uint64_t{1} << 20;
 
-// How much room is left with so many sequences (or tokens of one, or layers): what fits has 0 or
-// more. It falls as they grow, the faster the more there are.
+// The room that is left with this many sequences (or tokens per sequence, or layers). 0 or more: it
+// fits. The room falls as the number grows, and falls ever faster.
 using RoomAt = std::function<Result<double>(uint64_t)>;
 
-// The most that fit, at most `most`; 0: not one. Asks for as few as it can: each is a profile.
+// The greatest number that fits, at most `most`; 0: not even one. It calls `room` as rarely as it
+// can, because each call makes a profile.
 Result<uint64_t> largest_that_fits(const RoomAt& room, uint64_t most);
 
 }  // namespace elixir::planner

@@ -16,7 +16,7 @@
 
 namespace elixir::planner {
 
-// Profiles of a model by the sequences of a step; each is made once.
+// A model's profiles by the number of sequences in a step. Each is made once.
 class BatchProfiles {
  public:
   using Make = std::function<Result<ModelProfile>(uint64_t batch)>;
@@ -29,16 +29,17 @@ class BatchProfiles {
   std::map<uint64_t, ModelProfile> made_;
 };
 
-// What is known besides the number of parameters.
+// Facts about the model beside its number of parameters.
 struct ReportOptions {
-  std::string name = "";              // of the model, for people; "": none
-  ModelRequest step = {.batch = 0};   // a batch that is not 0: its activations count in `fits`
-  BatchProfiles* profiles = nullptr;  // of sequences of step.seq tokens; null: not known
-  uint64_t chunk_numel = 0;           // of Elixir's plans; 0: the one that takes least of a GPU
+  std::string name = "";              // the model's, for people; "": none
+  ModelRequest step = {.batch = 0};   // a batch other than 0: its activations count in `fits`
+  BatchProfiles* profiles = nullptr;  // for sequences of step.seq tokens; null: not known
+  uint64_t chunk_numel = 0;           // for Elixir's plans; 0: the length that needs least of a GPU
 
   std::vector<QuantisedWeights> quantised = {};  // part of the parameters
 
-  // Sequences of the step that says what is left for model states.
+  // The number of sequences whose activations and buffers decide how much memory is left for model
+  // states.
   uint64_t profiled_batch() const {
     return step.batch == 0 ? 1 : static_cast<uint64_t>(step.batch);
   }
@@ -46,38 +47,41 @@ struct ReportOptions {
 
 struct ReportRow {
   StateStrategy strategy = StateStrategy::kDdp;
-  StateBytes bytes = {};  // Elixir's where a profile is known: of `least`; else state_bytes()
-  // Of those that are known, U_allowed holds bytes.gpu() and kHostShare of the host's memory
-  // bytes.host(), with the batch asked for or, where their bytes are known, with one. Elixir's,
-  // where a profile is: whether make_plan() finds a plan.
+  // Elixir's with a profile: those of `least`. All others: state_bytes().
+  StateBytes bytes = {};
+  // Whether U_allowed holds bytes.gpu() and kHostShare of the host's memory holds bytes.host(), as
+  // far as either limit is known. Activations are those of the requested batch or, if the profiles
+  // are known, of one sequence. For Elixir with a profile: whether make_plan() finds a plan.
   std::optional<bool> fits = {};
-  std::optional<LeastPlan> least = {};         // of Elixir's plans, where a profile is known
-  std::optional<uint64_t> largest_batch = {};  // 0: not one sequence, or the host is too small
+  std::optional<LeastPlan> least = {};         // Elixir's, if a profile is known
+  std::optional<uint64_t> largest_batch = {};  // 0: not one sequence fits, or the host is too small
 };
 
-// What `elixirctl estimate` says.
+// The result of `elixirctl estimate`.
 struct EstimateReport {
   EstimateRequest request;
   ReportOptions options;
   bool largest_assumed = false;                   // request.largest_param was not known
-  std::optional<uint64_t> activation_bytes = {};  // of options.step
-  std::optional<uint64_t> u_allowed_bytes = {};   // of a GPU for model states
-  uint64_t activations_short_bytes = 0;           // where activations leave nothing
-  std::vector<ReportRow> rows = {};               // as kStateStrategies
+  std::optional<uint64_t> activation_bytes = {};  // for options.step
+  std::optional<uint64_t> u_allowed_bytes = {};   // per GPU, for model states
+  uint64_t activations_short_bytes = 0;           // missing if activations leave nothing; else 0
+  std::vector<ReportRow> rows = {};               // in the order of kStateStrategies
 };
 
-// REQUIRES: check_request(). Errors are those of options.profiles, and least_plan()'s of
+// REQUIRES: check_request() is OK. Returns the errors of options.profiles, and least_plan()'s for
 // options.chunk_numel.
 Result<EstimateReport> make_report(const EstimateRequest& request, const ReportOptions& options);
 
 // {"params", "gpus", ..., "ddp": {"gpu_bytes", "host_bytes_per_node", "by_kind": {"gpu_params",
-// ...}, "fits", "largest_batch"}, "zero1": ...}; "fits" and "largest_batch" where they are known,
-// and for Elixir "chunk_numel", "rcache_blocks", "long_blocks" and "long_numel" of `least`.
-// by_kind has every member of StateBytes and adds up to the two sums. With quantised weights also
-// "quantised": [{"type", "tensors", "params", "bytes"}], and "trainable": false.
+// ...}, "fits", "largest_batch"}, "zero1": ...}.
+// "fits" and "largest_batch" are there if they are known. Elixir's row also has "chunk_numel",
+// "rcache_blocks", "long_blocks" and "long_numel" of `least`. by_kind has every member of
+// StateBytes except host_waiting. If that is 0, they add up to the two sums.
+// Quantised weights add "quantised": [{"type", "tensors", "params", "bytes"}], and "trainable":
+// false.
 std::string to_json(const EstimateReport& report);
 
-// The same as a table for people.
+// A table for people.
 std::string to_text(const EstimateReport& report);
 
 }  // namespace elixir::planner

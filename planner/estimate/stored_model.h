@@ -9,18 +9,19 @@
 
 namespace elixir::planner {
 
-// The parameters of a model as its files list them, in the order in which their bytes lie (shard by
-// shard). `shared` is never set: a file does not say it.
+// A model's parameters as its files list them, in the order of their bytes (shard by shard). Files
+// do not say which parameters are shared, so `shared` is never set.
 using StoredModel = SortedTensors;
 
-// Reads the header of a .safetensors file; or, where the name ends in .json, a
-// model.safetensors.index.json and the headers of the shards beside it; or the headers of a model's
-// folder. Never the tensors themselves. kBadInput, with the file and what is wrong: it cannot be
-// read, is no ordinary file, a header or an index that checkpoint/safetensors.h refuses, a tensor
-// that its shard lacks, no parameters at all.
+// Reads a model's safetensors headers, never the tensors themselves. `path` is a .safetensors file
+// or a model's folder. It may also be a model.safetensors.index.json (any name that ends in .json)
+// with its shards beside it.
+// Returns kBadInput with the file and the fault: the file cannot be read, is no ordinary file, or
+// has no parameters at all. Other faults are a header or an index that checkpoint/safetensors.h
+// rejects, and a tensor that its shard does not have.
 Result<StoredModel> read_stored_model(const std::string& path);
 
-// The JSON of one header, whose tensors lie in the `data_bytes` that follow it.
+// Parses the JSON of one header. Its tensors lie in the `data_bytes` that follow it.
 Result<StoredModel> parse_safetensors_header(std::string_view header, uint64_t data_bytes);
 
 }  // namespace elixir::planner

@@ -13,18 +13,19 @@
 
 namespace elixir::planner {
 
-// Reads the fields of one object of a config.json, which anyone may have written. It keeps the
-// first error, and which fields nothing has asked for.
+// Reads the fields of one object of an untrusted config.json. Keeps the first error, and the names
+// of the fields that nothing has asked for.
 class ConfigFields {
  public:
-  // `where` stands before names of fields, such as "rope_scaling.". `object` outlives this.
+  // `where` stands before names of fields, such as "rope_scaling.". `object` must outlive the
+  // reader.
   explicit ConfigFields(const nlohmann::json& object, std::string where = "");
 
   const Status& status() const { return status_; }
-  // The first one counts; an OK status changes nothing.
+  // Keeps only the first error. An OK status changes nothing.
   void fail(Status status);
 
-  // Whether the field is there. null counts for has() alone.
+  // Whether the field is there. null counts for has(), but not for given().
   bool has(const char* field) { return find(field) != nullptr; }
   bool given(const char* field);
 
@@ -45,17 +46,17 @@ class ConfigFields {
   const nlohmann::json* object(const char* field);
   const nlohmann::json* list(const char* field);
 
-  // An error for a variant of the family with other parameters than those listed here.
+  // Fails if the flag has the other value: that variant of the family has other parameters.
   void require_flag(const char* field, bool wanted);
-  // If it is given, it is one of these: models/ computes nothing else.
+  // Fails if the field has a value other than these: models/ computes nothing else.
   void one_of(const char* field, std::initializer_list<nlohmann::json> known);
-  // Fields that this family has and that change nothing here.
+  // Names fields of this family that change nothing here, so that they do not count as unused.
   void known(std::initializer_list<const char*> fields);
 
-  // An object within: its error and its unused fields count as this one's.
+  // Takes over the error and the unused fields of an object within this one.
   void adopt(const ConfigFields& inner);
 
-  // Names of the fields that could change what is computed, and that nothing asked for.
+  // Names of the fields that nothing asked for and that could change what is computed.
   std::vector<std::string> unused() const;
 
   // The name, in quotes, as messages show it.
@@ -71,11 +72,11 @@ class ConfigFields {
   std::vector<std::string> unused_within_;
 };
 
-// The way to count a model that is not known.
+// Advice, in messages, for a model that is not known.
 inline constexpr const char* kCountedBy =
     "elixirctl estimate counts others with --safetensors or --params";
 
-// kBadInput, about config.json.
+// A kBadInput status about config.json.
 template <typename... Args>
 Status bad_config(fmt::format_string<Args...> text, Args&&... args) {
   return Status(Code::kBadInput, "config.json: " + fmt::format(text, std::forward<Args>(args)...));

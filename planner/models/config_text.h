@@ -1,6 +1,6 @@
 #pragma once
 
-// A config.json, which anyone may have written, as JSON.
+// Parses an untrusted config.json.
 
 #include <nlohmann/json.hpp>
 #include <string_view>
@@ -11,10 +11,11 @@
 
 namespace elixir::planner {
 
-// What keeps `text` from being JSON, and where. REQUIRES: it is none.
+// Why `text` is no JSON, and at which place. REQUIRES: it is none.
 Status fault_of_config(std::string_view text);
 
-// kBadInput: longer than kMaxConfigBytes, nested deeper than any model's, or no JSON object.
+// Returns kBadInput if the text is longer than kMaxConfigBytes, nested deeper than any model's, or
+// no JSON object.
 template <typename Json = nlohmann::json>
 Result<Json> parse_config(std::string_view text) {
   constexpr checkpoints::JsonLimits kLimits = {.depth = 32};

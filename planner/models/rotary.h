@@ -4,8 +4,8 @@
 
 namespace elixir::planner {
 
-// How places become angles (Su et al., arXiv 2104.09864), and how a model reads longer sequences
-// than it was first trained with. transformers' names: rope_type.
+// How positions become angles (Su et al., arXiv 2104.09864), and how a model reads longer sequences
+// than those of its first training. transformers calls this rope_type.
 enum class RotaryKind : uint8_t {
   kDefault,
   kLinear,   // all frequencies are divided by `factor`
@@ -17,12 +17,13 @@ enum class RotaryKind : uint8_t {
 struct Rotary {
   RotaryKind kind = RotaryKind::kDefault;
   double base = 10000;           // rope_theta
-  double factor = 1;             // not of kDefault
-  int64_t original_context = 0;  // of kDynamic, kYarn and kLlama3
-  // kLlama3: a frequency that turns fewer than low_freq_factor times within original_context is
-  // divided, one that turns more than high_freq_factor times is not; linear between them.
+  double factor = 1;             // unused by kDefault
+  int64_t original_context = 0;  // for kDynamic, kYarn and kLlama3
+  // kLlama3: a frequency is divided if it turns fewer than low_freq_factor times within
+  // original_context. It is kept if it turns more than high_freq_factor times. Between these it
+  // changes linearly.
   double low_freq_factor = 0, high_freq_factor = 0;
-  // kYarn: the same with beta_slow and beta_fast turns, linear in the frequency's number.
+  // kYarn: likewise with beta_slow and beta_fast turns, but linear in the frequency's number.
   // `truncate`: the ends are whole numbers. Cosines and sines are multiplied by `magnitude`.
   double beta_fast = 0, beta_slow = 0, magnitude = 1;
   bool truncate = true;

@@ -10,15 +10,16 @@
 
 namespace elixir::planner {
 
-// Into config.rotary, whose base and config.context are set: what a file that says nothing means.
-// With kDynamic config.context becomes `factor` times as long. An error for what models/ does not
-// compute, and where two fields disagree.
+// Reads config.rotary. With kDynamic, config.context becomes `factor` times as long. Fails for a
+// kind that models/ does not compute, and if two fields disagree. REQUIRES: config.context and
+// config.rotary.base have the values of a file without these fields.
 void read_rotary(ConfigFields& fields, TransformerConfig& config);
 
-// The same of Gemma 3, which has a Rotary for layers that see all, and one for those with a window.
+// Like read_rotary(), for Gemma 3. It has one Rotary for layers that see all tokens, and one for
+// layers with a window.
 void read_layered_rotary(ConfigFields& fields, TransformerConfig& config);
 
-// The fields of both versions of transformers, each of which ignores the other's.
+// Writes the fields of both versions of transformers. Each version ignores those of the other.
 void write_rotary(const TransformerConfig& config, nlohmann::ordered_json& json);
 
 }  // namespace elixir::planner

@@ -12,14 +12,14 @@
 namespace elixir::planner {
 
 inline constexpr int64_t kMaxLayers = int64_t{1} << 12;
-// Of a sequence, where nobody says; or the model's longest, if that is less.
+// Default tokens per sequence, or the model's longest sequence if that is shorter.
 inline constexpr int64_t kDefaultSeq = 1024;
 
 enum class Family { kGpt2, kOpt, kLlama };
 
-// The size of a decoder-only transformer of a known family. Enough to list its parameters without
-// building it and without LibTorch, so that planning a model of 20 B parameters costs microseconds;
-// models/ builds it.
+// The sizes of a decoder-only transformer of a known family. They suffice to list its parameters
+// without LibTorch and without building it. So planning a model of 20 B parameters costs
+// microseconds. models/ builds it.
 struct TransformerConfig {
   std::string name;
   Family family = Family::kGpt2;
@@ -28,35 +28,36 @@ struct TransformerConfig {
   int64_t width = 0;
   int64_t layers = 0;
   int64_t heads = 0;
-  int64_t kv_heads = 0;  // of grouped-query attention; otherwise heads
+  int64_t kv_heads = 0;  // fewer with grouped-query attention; otherwise heads
   int64_t mlp_width = 0;
-  bool tied = true;        // the output projection is the token embedding
-  double norm_eps = 1e-5;  // added to the variance, or mean square, that a norm divides by
-  double lr = 0;  // the peak learning rate that training takes by default; 0: none is known
-  double init_deviation = 0.02;  // of weights that are drawn
-  // The token whose row of the embedding gets no gradient from lookups, as torch.nn.Embedding's
-  // padding_idx; -1: none.
+  bool tied = true;              // the output projection is the token embedding
+  double norm_eps = 1e-5;        // added to the variance, or mean square, that a norm divides by
+  double lr = 0;                 // default peak learning rate of training; 0: none is known
+  double init_deviation = 0.02;  // standard deviation of weights that are drawn
+  // The token whose row of the embedding gets no gradient from lookups (torch.nn.Embedding's
+  // padding_idx); -1: none.
   int64_t padding_token = -1;
 
-  // ---- of Family::kLlama: in what its relatives differ ----
+  // ---- Family::kLlama: how its relatives differ ----
 
   int64_t head_width = 0;          // 0: width / heads
   bool qkv_bias = false;           // Qwen 2; with o_bias, Llama's and Qwen 3's attention_bias
-  bool o_bias = false;             // of attention's output projection
+  bool o_bias = false;             // attention's output projection
   bool mlp_bias = false;           // Llama
   bool qk_norm = false;            // each head's queries and keys are normalised: Qwen 3, Gemma 3
   bool fused_projections = false;  // queries, keys and values in one, gate and up in one: Phi-3
-  bool four_norms = false;         // behind attention and MLP, too; weights count from 1: Gemma
-  bool gelu = false;               // in SiLU's place: Gemma
-  double final_softcap = 0;        // logits are cap tanh(logits / cap): Gemma 2; 0: they are not
-  double attention_softcap = 0;    // the same of attention's scores
-  double query_scalar = 0;  // scores are divided by its square root; 0: by that of a head's width
+  bool four_norms = false;       // norms behind attention and MLP, too; weights count from 1: Gemma
+  bool gelu = false;             // GELU instead of SiLU: Gemma
+  double final_softcap = 0;      // logits are cap tanh(logits / cap): Gemma 2; 0: no cap
+  double attention_softcap = 0;  // a cap for attention's scores, likewise
+  double query_scalar = 0;       // scores are divided by its square root; 0: it is a head's width
   Rotary rotary = {};
-  std::optional<Rotary> window_rotary = {};  // of layers with a window: Gemma 3; none: the same
-  // In layers with a window a token sees the last so many tokens, itself included. 0: it sees all.
+  std::optional<Rotary> window_rotary = {};  // for layers with a window: Gemma 3; empty: rotary
+  // In layers with a window, a token sees the last `window` tokens, itself included. 0: it sees
+  // all.
   int64_t window = 0;
-  std::vector<bool> windowed = {};  // whether each layer has the window; empty: all of them
-  int64_t experts = 0, experts_per_token = 0;  // of each MLP: Mixtral; 0: one MLP
+  std::vector<bool> windowed = {};             // by layer: it has the window; empty: all have it
+  int64_t experts = 0, experts_per_token = 0;  // per MLP: Mixtral; 0: one MLP
 
   bool has_window(int64_t layer) const {
     return window > 0 && (windowed.empty() || windowed[static_cast<size_t>(layer)]);
@@ -82,25 +83,25 @@ struct NamedShape {
 // train in minutes.
 std::vector<std::string> transformer_names();
 
-// kInvalidArgument with the nearest known name when there is no such model.
+// Returns kInvalidArgument, with the nearest known name, if there is no such model.
 Result<TransformerConfig> transformer_config(std::string_view name);
 
 // A peak learning rate for training from scratch: GPT-3's (Brown et al., 2020, table 2.1) for the
 // nearest size.
 double lr_of_size(uint64_t numel);
 
-// From the text of a Hugging Face config.json of model_type gpt2, opt, llama, mistral, mixtral,
-// qwen2, qwen3, gemma2, gemma3_text, gemma3 (its language model alone) or phi3. kBadInput
-// with the field that is missing or wrong, or that asks for what models/ does not compute, or the
-// model types that are known.
+// Reads the text of a Hugging Face config.json. Its model_type is gpt2, opt, llama, mistral,
+// mixtral, qwen2, qwen3, gemma2, gemma3_text, gemma3 (its language model alone) or phi3. Returns
+// kBadInput with the field that is missing or wrong, or that asks for what models/ does not
+// compute. For another model_type, it names the known ones.
 Result<TransformerConfig> transformer_from_config_json(std::string_view text);
-// What such a file says of its sizes, though it is refused: for messages that name all that is
-// wrong at once, and nothing else. None if one is missing or wrong.
+// The sizes in a file that transformer_from_config_json() rejects. They are only for messages that
+// name all faults at once. Empty if a size is missing or wrong.
 std::optional<TransformerConfig> sizes_of_refused_config(std::string_view text);
-// Whether the file's model_type is one of these, whatever else it says.
+// Whether the file's model_type is one of these. Its other fields do not matter.
 bool has_known_model_type(std::string_view text);
-// The fields of such a file that could change what is computed, and that Elixir does not use, by
-// name. None for a file that is refused.
+// Names of the fields that Elixir does not use and that could change what is computed. Empty for a
+// file that Elixir rejects.
 std::vector<std::string> unused_config_fields(std::string_view text);
 
 // Every parameter in the order in which models/ registers them.

@@ -14,26 +14,27 @@
 namespace elixir::planner {
 
 struct ComparedRow {
-  std::string strategy;  // "elixir", or of strategy_name()
-  std::string path;      // the exchange's name; with one GPU, which has none, "host"
+  std::string strategy;  // "elixir", or a strategy_name()
+  std::string path;      // the exchange's name; "host" with one GPU, which has none
   bool fits = false;
-  double step_s = 0, tokens_s = 0;  // of all GPUs together; 0 where it does not fit
-  uint64_t gpu_bytes = 0;           // of one GPU, activations and buffers among them
-  uint64_t host_bytes = 0;          // of a node
-  std::string lacks = "";           // "GPU 3.20 GiB", "host 1.00 GiB"; "" where it fits
+  double step_s = 0, tokens_s = 0;  // for all GPUs together; 0 if it does not fit
+  uint64_t gpu_bytes = 0;           // per GPU, with activations and buffers
+  uint64_t host_bytes = 0;          // per node
+  std::string lacks = "";           // missing memory: "GPU 3.20 GiB", "host 1.00 GiB"; "": it fits
 };
 
-// elixir with each exchange, then ddp to zero3_offload. Elixir's rows are make_plan()'s. Of the
-// others, bytes are estimate/estimate.h's and steps are simulated: those on GPUs with every state
-// on them, collectives and this runtime's overlap; ZeRO's offload with nothing hidden
-// (Policy::kZero2Offload). REQUIRES: request.policy is kElixir. Errors as make_plan()'s but for
-// kResourceExhausted, which is a row.
+// Elixir with each exchange, then ddp to zero3_offload. make_plan() makes Elixir's rows. The others
+// have the bytes of estimate/estimate.h, and their steps are simulated. Strategies on GPUs have
+// every state there, collectives, and this runtime's overlap. ZeRO's offload hides nothing
+// (Policy::kZero2Offload). REQUIRES: request.policy is kElixir. Returns make_plan()'s errors,
+// except that kResourceExhausted is a row.
 Result<std::vector<ComparedRow>> compare_strategies(const ModelProfile& profile,
                                                     const Machine& machine,
                                                     const PlanRequest& request);
 
 // {"rows": [{"strategy", "exchange", "fits", "step_s", "tokens_s", "gpu_bytes", "host_bytes",
-// "lacks"}]}; step_s and tokens_s are null where it does not fit, lacks where it does.
+// "lacks"}]}.
+// step_s and tokens_s are null if the row does not fit. Otherwise `lacks` is null.
 std::string to_json(const std::vector<ComparedRow>& rows);
 std::string to_text(const std::vector<ComparedRow>& rows);  // a table for people
 

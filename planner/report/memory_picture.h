@@ -7,9 +7,9 @@
 
 namespace elixir::planner {
 
-// A GPU's memory over a step as an SVG: what is there all the time (states, rCache, buffers) and,
-// above it, activations by operator (ModelProfile::activation_curve; without one, their peak),
-// under a line for the GPU's capacity.
+// A GPU's memory over a step as an SVG. The states, the rCache and the buffers are at the bottom,
+// because they are there all the time. Activations by operator are above them
+// (ModelProfile::activation_curve; without one, their peak). A line shows the GPU's capacity.
 std::string memory_picture(const Plan& plan, const ModelProfile& profile,
                            uint64_t gpu_memory_bytes);
 

@@ -7,17 +7,19 @@
 
 namespace elixir::planner {
 
-// Lines for people, each ended by a newline, and one for each thing that was asked beside.
+// The plan in lines for people, each ended by a newline. Each of `extras` that was asked adds a
+// line.
 std::string plan_text(const Plan& plan, const PlanExtras& extras = {});
 
-// What was found of swing chunks, or "none: " and why; "": nobody asked for them.
+// The result about swing chunks, or "none: " and why. "": nobody asked for them.
 std::string swing_text(const Plan& plan);
 
-// One line: how the measured step compares with the predicted one. The leg that differs most.
+// A measured step. measured_text() compares it with the predicted one in one line, and names the
+// leg that differs most.
 struct MeasuredStep {
   double step_s = 0;
   LegSeconds legs = {};
-  uint64_t gpu_bytes = 0;  // at most; 0: not known
+  uint64_t gpu_bytes = 0;  // the peak; 0: not known
 };
 std::string measured_text(const Plan& plan, const MeasuredStep& measured);
 

@@ -4,7 +4,7 @@
 
 namespace elixir::planner {
 
-// Words as they stand between two tags of an SVG.
+// Escapes text that stands between two tags of an SVG. A control character becomes a space.
 inline std::string svg_text(const std::string& words) {
   std::string text;
   for (const char letter : words) {

@@ -14,15 +14,17 @@ struct TimeAtMemory {
   double step_s = 0;
 };
 
-inline constexpr int kPictureSizes = 32;  // that are planned for
+inline constexpr int kPictureSizes = 32;  // sizes of GPU memory to plan for
 
-// Steps with kPictureSizes sizes of GPU memory, evenly from a sixteenth of the machine's to twice
-// it; those with which nothing fits are left out. Errors as make_plan()'s but kResourceExhausted.
+// Steps with kPictureSizes sizes of GPU memory, evenly spaced from a sixteenth of the machine's to
+// twice it. Sizes with which nothing fits are left out. Returns make_plan()'s errors except
+// kResourceExhausted.
 Result<std::vector<TimeAtMemory>> times_over_memory(const ModelProfile& profile,
                                                     const Machine& machine,
                                                     const PlanRequest& request);
 
-// An SVG: step time over GPU memory, the machine's own marked, each point with a title.
+// An SVG of step time over GPU memory. The machine's own memory is marked, and each point has a
+// title.
 std::string time_picture(const std::vector<TimeAtMemory>& times, const std::string& model,
                          uint64_t gpu_memory_bytes);
 

@@ -6,8 +6,8 @@
 
 namespace elixir::planner {
 
-// The least number in [low, high] that holds; high where none does. REQUIRES: those that hold
-// follow those that do not.
+// The least number in [low, high] for which `holds` is true, or `high` if there is none. REQUIRES:
+// if it is true for a number, it is true for all greater ones.
 template <typename Holds>
 uint32_t first_that(uint32_t low, uint32_t high, const Holds& holds) {
   ELIXIR_CHECK(low <= high, "[{}, {}] is empty", low, high);

@@ -13,83 +13,87 @@
 
 namespace elixir::planner {
 
-// kElixir: this project's runtime; the fastest of the configurations simulated. kPaper: what Elixir
-// v2 (arXiv 2212.05339) chooses and how its runtime overlaps: the closed form's choice, updates
-// after backward, one chunk of prefetch, and (which its table 7 suggests, docs/planner.md) blocks
-// with room for gradients beside the parameters. kZero2Offload, kZero3Offload: all chunks gathered,
-// or as few as operators need, all states on the CPU, nothing hidden, and an Adam that casts on its
-// own (kCastingAdamShare).
+// The runtime to plan for.
+// - kElixir: this project's runtime, with the fastest of the simulated configurations.
+// - kPaper: the choices and the overlap of Elixir v2 (arXiv 2212.05339). It has the closed form's
+//   choice, updates after backward, and one chunk of prefetch. Blocks have room for gradients
+//   beside the parameters, as its table 7 suggests (docs/planner.md).
+// - kZero2Offload, kZero3Offload: all chunks gathered, or as few as operators need. All states are
+//   on the CPU, nothing is hidden, and Adam casts on its own (kCastingAdamShare).
 enum class Policy : uint8_t { kElixir, kPaper, kZero2Offload, kZero3Offload };
 inline constexpr EnumName<Policy> kPolicyNames[] = {{"elixir", Policy::kElixir},
                                                     {"paper", Policy::kPaper},
                                                     {"zero2-offload", Policy::kZero2Offload},
                                                     {"zero3-offload", Policy::kZero3Offload}};
 
-// What is asked for; what is empty or 0 is chosen.
+// A request for a plan. The planner chooses members that are empty or 0.
 struct PlanRequest {
   Policy policy = Policy::kElixir;
-  uint64_t tokens = 0;  // a step and GPU, where the profile does not say
+  uint64_t tokens = 0;  // per step and GPU, if the profile does not say
   LayoutOptions layout = {};
-  // Empty: early where host memory has room for spare slots and they gain enough, else deferred.
+  // Empty: early if host memory has room for spare slots and they gain enough, else deferred.
   std::optional<UpdateMode> update = {};
-  uint32_t accumulate = 1;  // backward passes a step; above 1 their gradients are summed in FP32
-  bool host_ahead = true;   // StepRuntime's: false where the CPU emulates the device
-  // The device's copies are done at once (client/device): the host exchange needs no blocks for
+  uint32_t accumulate = 1;  // backward passes per step; gradients of several are summed in FP32
+  bool host_ahead = true;   // as in StepRuntime; false if the CPU emulates the device
+  // The device's copies are done at once (client/device), so the host exchange needs no blocks for
   // gradients.
   bool copies_at_once = false;
-  // Frozen parameters lie on the GPUs, in shards, as ZeRO has them; for comparisons.
+  // Frozen parameters lie on the GPUs, in shards, as in ZeRO. For comparisons.
   bool frozen_on_gpu = false;
 };
 
-// The share of copies that the paper's runtime hides, where the machine does not say. Fitted to
-// Elixir v2, table 7: docs/planner.md.
+// The share of copies that the paper's runtime hides, if the machine does not say. Fitted to Elixir
+// v2, table 7: docs/planner.md.
 inline constexpr double kPaperCopiesHidden = 0.25;
 // The rate of a CPU Adam with separate casts, as a share of elixird's in one pass:
 // bench/RESULTS.md, BF16, torch's fused AdamW.
 inline constexpr double kCastingAdamShare = 0.6;
-// As few spare slots are taken, none where updates need not be early, as make the step no longer
-// than the shortest found by more than this share.
+// The search takes the fewest spare slots whose step is at most this share longer than the shortest
+// step found. It may take none, unless early updates are asked for.
 inline constexpr double kEarlyGain = 0.005;
-// Swing chunks are taken where they make the step shorter by a greater share than this: their rates
-// are less well known, and they take memory.
+// Swing chunks are taken if they make the step shorter by at least this share. Their rates are less
+// well known, and they take memory.
 inline constexpr double kSwingGain = 0.03;
-// Backward passes of a step that are simulated; each further one is taken to be as long as those.
+// At most this many backward passes of a step are simulated. Each further one is assumed to take as
+// long.
 inline constexpr uint32_t kMostMicroSteps = 4;
 
 struct PlannedStep {
   Plan plan;
   Packing packing;
   StepModel step;                 // for a predicted trace
-  uint64_t gpu_memory_bytes = 0;  // of one GPU, as the machine has it
+  uint64_t gpu_memory_bytes = 0;  // per GPU, as in the machine
 };
 
-// Chooses how to train: chunk length, rCache against states on the GPU, exchange. Of lengths that
-// fit some are simulated, each with the choice of the closed forms (search/benefit.h) and its
-// neighbours. The same input gives the same plan. kBadInput: check_profile()'s and
-// check_machine()'s; kInvalidArgument: what was asked for contradicts itself; kResourceExhausted:
-// nothing fits, with what is lacking, in bytes, and where.
+// Chooses how to train: chunk length, the GPU's memory for the rCache and for states, and exchange.
+// It simulates some of the lengths that fit, each with the choice of the closed forms
+// (search/benefit.h) and its neighbours. Equal input gives an equal plan. Returns the kBadInput
+// errors of check_profile() and check_machine(). Returns kInvalidArgument if the request
+// contradicts itself. Returns kResourceExhausted if nothing fits, with the missing bytes and where
+// they are missing.
 Result<PlannedStep> make_plan(const ModelProfile& profile, const Machine& machine,
                               const PlanRequest& request);
 
-// What takes least, and what it takes.
+// The candidate that takes least, and the memory that it takes.
 struct LeastCandidate {
   Candidate candidate;
   PlanBytes bytes;
-  uint64_t chunk_numel = 0, long_numel = 0;  // Plan's; 0: nothing fits
+  uint64_t chunk_numel = 0, long_numel = 0;  // as in Plan; 0: nothing fits
 };
 
-// Whether there is a plan, and what the least one takes: of a length that takes least of a GPU with
-// the fewest blocks and chunks there, and of the exchange that then takes least of a node; where
-// none fits, of the one that lacks least. Nothing is simulated, and rates do not matter.
+// Whether there is a plan, and the memory of the least one. Its length takes least of a GPU with
+// the fewest blocks and chunks there, and its exchange then takes least of a node. If nothing fits,
+// it is the one with the fewest missing bytes. Nothing is simulated, and rates do not matter.
 struct LeastPlan : LeastCandidate {
-  // Left on a GPU beside it; less than 0: what a GPU lacks or, where it does not, a node's host.
+  // Bytes left on a GPU. Below 0: the bytes missing on a GPU or, if the GPU holds it, in a node's
+  // host memory.
   double room_bytes = 0;
   uint64_t gpu_short_bytes = 0, host_short_bytes = 0;
-  Status refusal;  // make_plan()'s; OK where there is a plan
+  Status refusal;  // make_plan()'s error; OK if there is a plan
 
   bool fits() const { return refusal.ok(); }
 };
-// Errors as make_plan()'s, but for kResourceExhausted, which is `refusal`.
+// Returns make_plan()'s errors, except that kResourceExhausted is in `LeastPlan::refusal`.
 Result<LeastPlan> least_plan(const ModelProfile& profile, const Machine& machine,
                              const PlanRequest& request);
 

@@ -1,6 +1,6 @@
 #pragma once
 
-// The search at one chunk length: which exchange, how many chunks on the GPU, how many blocks.
+// The search at one chunk length: which exchange, how many chunks on the GPU, and how many blocks.
 
 #include <optional>
 #include <vector>
@@ -12,48 +12,49 @@
 
 namespace elixir::planner {
 
-// A candidate and what its step was simulated to be.
+// A candidate and the times of its simulated step.
 struct Found {
   Candidate candidate;
   StepTimes times;
 };
 
-// `setting` and `request` stay as they are while it lives.
+// `setting` and `request` must outlive the search and stay unchanged.
 // Note: docs/design/elixir.md, "simulation before formulas".
 class Search {
  public:
   Search(const Setting& setting, const PlanRequest& request, uint64_t allowed_bytes);
 
-  // Whether anything can run.
+  // Whether any candidate can run.
   bool fits() const { return !starts_.empty(); }
-  // With the fewest blocks and chunks on the GPU, of the exchange that takes least of a node.
-  // REQUIRES: fits().
+  // The candidate with the fewest blocks and chunks on the GPU, with the exchange that takes least
+  // of a node. REQUIRES: fits().
   LeastCandidate least() const;
-  // Where nothing fits: for the exchange that lacks least. REQUIRES: !fits().
+  // The missing memory with the exchange for which least is missing. REQUIRES: !fits().
   Lack least_lack() const;
 
   // Simulates the closed forms' choices and a grid around them. REQUIRES: fits().
   Status look();
-  // Nearer and nearer around the best so far.
+  // Simulates nearer and nearer neighbours of the best so far.
   Status refine();
   const Found& best() const { return best_; }
-  // Of the best, as few spare slots as gain what most do (kEarlyGain); none of them: deferred
-  // updates, unless early ones are asked for. REQUIRES: look() has been.
+  // Reduces the best's spare slots to the fewest that gain enough (kEarlyGain). With none, its
+  // updates are deferred unless early ones are asked for. REQUIRES: look() was called.
   Status settle_spare_slots();
 
-  // Plans with swing chunks: first one of the closed form's stride for each exchange and for chunks
-  // on the GPU as the best has them or as few as can be, then other strides and placements around
-  // it. REQUIRES: look() has been.
+  // Simulates plans with swing chunks. It begins with the closed form's stride and with 1, for each
+  // exchange. The chunks on the GPU are as many as the best has, or as few as possible.
+  // refine_swing() tries other strides and placements around the best of these. REQUIRES: look()
+  // was called.
   Status look_for_swing();
   Status refine_swing();
   const std::optional<Found>& best_swing() const { return best_swing_; }
-  // Why none is looked for, or can be; kTaken: best_swing() is one.
+  // Why no swing chunks are tried or possible. kTaken: there is a best_swing().
   SwingFound::Why no_swing() const;
-  // What was found, of all lengths. kTaken: best_swing() is the best from here on. REQUIRES: before
-  // settle_spare_slots().
+  // Stores what was found over all chunk lengths. kTaken: best_swing() is the best from now on.
+  // REQUIRES: settle_spare_slots() was not called yet.
   void settle_swing(const SwingFound& found);
 
-  // What was found. REQUIRES: look() has been.
+  // The plan of the best. REQUIRES: look() was called.
   Result<PlannedStep> finish() const;
 
  private:
@@ -78,8 +79,8 @@ class Search {
   uint32_t asked_gpu_chunks() const;
   std::string asked_by_flags() const;
   Lack lack_of(Exchange exchange) const;
-  uint64_t node_bytes(const PlanBytes& bytes) const;      // of its GPUs and its host
-  uint64_t long_numel(const Candidate& candidate) const;  // of a long block; 0: it has none
+  uint64_t node_bytes(const PlanBytes& bytes) const;      // its GPUs and its host together
+  uint64_t long_numel(const Candidate& candidate) const;  // per long block; 0: it has none
 
   StepRuntime runtime_of(const Candidate& candidate) const;
   Result<StepTimes> simulate(const StepModel& once) const;
@@ -99,9 +100,9 @@ class Search {
   const PlanRequest& request_;
   const uint64_t allowed_bytes_;
   const Benefits benefits_;
-  uint32_t fewest_ = 1;       // blocks, for any operator
-  uint32_t region_ = 1;       // for any checkpointed region
-  uint32_t fewest_long_ = 1;  // long ones, for any operator
+  uint32_t fewest_ = 1;       // blocks that are enough for any operator
+  uint32_t region_ = 1;       // blocks that are enough for any checkpointed region
+  uint32_t fewest_long_ = 1;  // long blocks that are enough for any operator
   uint32_t least_spare_slots_ = 0;
   std::vector<Candidate> starts_;
   std::vector<Found> simulated_;

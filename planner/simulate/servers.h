@@ -1,8 +1,9 @@
 #pragma once
 
-// What does one thing after the other while simulated time runs: a worker, and what shares host
-// memory: the two directions of the link, which slow one another, and elixird's workers. Time moves
-// from event to event; between two of them nothing begins or ends.
+// Servers that do one job after the other while simulated time runs. A Worker is one of them.
+// HostMemory has three that share host memory: both directions of the link, which slow each other
+// down, and elixird's workers. Time moves from event to event. Between two events nothing begins or
+// ends.
 
 #include <array>
 #include <cstdint>
@@ -16,44 +17,45 @@ inline constexpr double kNoEvent = std::numeric_limits<double>::infinity();
 struct Job {
   enum class Kind : uint8_t {
     kFetch,       // a chunk into its block
-    kAllGather,   // behind it, with collectives
+    kAllGather,   // after a fetch, with collectives
     kReduce,      // a chunk's gradient among ranks
-    kGradient,    // part of a chunk's gradient, or all of it out of its block, down
-    kPutAside,    // a chunk's gradient that is not complete, down
-    kBringBack,   // and up again
-    kEviction,    // a chunk that loses its block, down
-    kStatesUp,    // a swing chunk's, and its gradients
-    kSwing,       // its update on the GPU
-    kStatesDown,  // and its states back
-    kUpdate,      // of a chunk, by CPU workers
-    kEarly,       // the same into a spare slot, before the commit
+    kGradient,    // down: part of a chunk's gradient, or all of it from its block
+    kPutAside,    // down: a chunk's incomplete gradient
+    kBringBack,   // up: that gradient again
+    kEviction,    // down: a chunk that loses its block
+    kStatesUp,    // up: a swing chunk's states and gradients
+    kSwing,       // a swing chunk's update on the GPU
+    kStatesDown,  // down: a swing chunk's states
+    kUpdate,      // a chunk's update by CPU workers
+    kEarly,       // such an update into a spare slot, before the commit
   };
   Kind kind = Kind::kFetch;
   uint32_t chunk = 0;
-  double amount = 0;  // seconds of a worker, bytes on a link
+  double amount = 0;  // seconds for a worker, bytes on a link
   double latency_s = 0;
-  double memory_bytes = 0;  // of an update: read from host memory and written to it
-  bool completes = false;   // the chunk's gradient
+  double memory_bytes = 0;  // read from host memory and written to it by an update
+  bool completes = false;   // it completes the chunk's gradient
 };
 
-// A queue and what is in hand.
+// A queue and the job in hand.
 struct Line {
   std::deque<Job> queue;
   Job job;
   bool busy = false;
-  double begin_s = 0, end_s = kNoEvent;  // of the job in hand
-  double done_s = 0;                     // that earlier jobs took
+  double begin_s = 0, end_s = kNoEvent;  // the job in hand
+  double done_s = 0;                     // seconds that earlier jobs took
   uint64_t pushed = 0, finished = 0;
 
   void push(const Job& next);
-  // The next job is in hand from now on. REQUIRES: not busy, and one is waiting.
+  // Takes the next job in hand. REQUIRES: not busy, and a job waits.
   void begin(double now_s);
-  // REQUIRES: busy, and its end is now; the line does not know the time (HostMemory::finish does).
+  // REQUIRES: busy, and the job ends now. The line does not know the time, so HostMemory::finish()
+  // checks it.
   Job finish();
   double busy_s(double now_s) const { return busy ? done_s + now_s - begin_s : done_s; }
 };
 
-// Jobs take as long as they say.
+// A job takes its `amount` in seconds.
 class Worker {
  public:
   Line line;
@@ -61,17 +63,17 @@ class Worker {
   bool start(double now_s);
 };
 
-// Bytes a second.
+// Bytes per second.
 struct HostRates {
   double up = 0, down = 0;  // 0: takes no time
   double joint = 0;         // both together; 0: no limit
-  double dram = 0;          // of host memory, what all read and write; 0: no limit
+  double dram = 0;          // host memory, read and written by all; 0: no limit
 };
 
-// Both directions of the link, and elixird's workers, who update one chunk at a time. While both
-// directions copy, each has half the joint limit, or what the other leaves of it. A byte copied is
-// a byte of host memory; where all together would move more than it does, all are slower by the
-// same factor (processor sharing).
+// Both directions of the link, and elixird's workers, which update one chunk at a time. While both
+// directions copy, each has half the joint limit, or what the other leaves of it. A copied byte is
+// a byte of host memory. If all together would move more than host memory can, all become slower by
+// the same factor (processor sharing).
 class HostMemory {
  public:
   enum User { kUp, kDown, kUpdate };
@@ -89,12 +91,12 @@ class HostMemory {
 
   struct Side {
     Line line;
-    double left = 0, since_s = 0;  // of the amount of the job in hand: so much at since_s
-    double rate = 0;               // since then, of the amount a second
+    double left = 0, since_s = 0;  // at since_s, this much of the job's amount was left
+    double rate = 0;               // since then, of the amount per second
   };
 
   void set_rates(double now_s);
-  double alone_rate(User user) const;  // but for the other direction of the link
+  double alone_rate(User user) const;  // limited by nothing but the link's other direction
   double memory_rate(User user) const;
   double memory_share() const;
 

@@ -1,6 +1,6 @@
 #pragma once
 
-// The state of simulated training: what simulate_step() runs.
+// The state of simulated training. simulate_step() runs it.
 
 #include <array>
 #include <cstdint>
@@ -16,21 +16,21 @@ namespace elixir::planner {
 
 class StepSimulation {
  public:
-  // Both must outlive it.
+  // `model` and `program` must outlive this object.
   StepSimulation(const StepModel& model, const StepProgram& program, bool keep_spans);
 
-  // Until the next step ends. kInternal where nothing can go on, which is a bug.
+  // Runs until the next step ends. Returns kInternal, which is a bug, if nothing can continue.
   Status run_step();
-  // What holds between any two events. A pass over all chunks: once a step.
+  // Checks what holds between any two events. It passes over all chunks, so it runs once per step.
   void check_invariant() const;
-  // Of the latest of them. REQUIRES: run_step() was.
+  // The latest step's time. REQUIRES: run_step() was called.
   double last_step_s() const { return ends_.back().at_s - last_begin().at_s; }
   StepTimes last_step() const;
   std::vector<StepSpan> last_spans() const;
 
  private:
   enum class Doing : uint8_t { kNothing, kOperator, kGpuUpdate, kCopyStall };
-  // Where a chunk's gradients of a micro-step are, with StepRuntime::grad_blocks.
+  // The place of a chunk's gradients of a micro-step, with StepRuntime::grad_blocks.
   enum class Grads : uint8_t { kNone, kInBlock, kAside };
 
   // Running totals when a step ended.
@@ -106,56 +106,56 @@ class StepSimulation {
   HostMemory host_;
   Worker g2g_;
   Worker swing_;                 // updates of swing chunks on the GPU
-  std::vector<StepEnd> ends_;    // the first: time 0
+  std::vector<StepEnd> ends_;    // the first is time 0
   StepEnd totals_;               // bytes and gathers, so far
-  std::vector<StepSpan> spans_;  // of all steps
+  std::vector<StepSpan> spans_;  // those of all steps
 
   // compute
   Doing doing_ = Doing::kNothing;
-  uint32_t operator_ = 0;  // in hand, or awaited
+  uint32_t operator_ = 0;  // in hand, or the next one
   double begin_s_ = 0, end_s_ = kNoEvent;
-  double compute_done_s_ = 0;      // operators and updates
-  std::deque<double> gpu_work_s_;  // updates of chunks placed there
-  double owed_s_ = 0;              // to copies that are not hidden
-  double settled_copies_s_ = 0;    // totals when owed_s_ was reckoned
+  double compute_done_s_ = 0;      // operators and updates that have ended
+  std::deque<double> gpu_work_s_;  // updates of chunks placed on the GPU
+  double owed_s_ = 0;              // time to wait for copies that are not hidden
+  double settled_copies_s_ = 0;    // totals when owed_s_ was last computed
   double settled_idle_s_ = 0;
-  double running_s_ = 0;     // the compute stream did something, stalls too
-  bool stall_paid_ = false;  // before the operator awaited
+  double running_s_ = 0;     // the compute stream was busy, stalls included
+  bool stall_paid_ = false;  // for the next operator
 
   // blocks
   static constexpr size_t kKinds = std::tuple_size_v<decltype(StepProgram::fetches)>;
-  std::array<size_t, kKinds> next_fetch_ = {}, first_ahead_ = {};  // of program_.fetches
+  std::array<size_t, kKinds> next_fetch_ = {}, first_ahead_ = {};  // in program_.fetches
   std::vector<uint8_t> here_;                                      // by chunk
   enum class Eviction : uint8_t { kNone, kUnderWay, kDone };
   std::array<Eviction, kKinds> eviction_ = {};  // for next_fetch_
 
   // gradients
-  bool taking_gradients_ = false;  // of the operator that is over
-  size_t next_part_ = 0;           // of them
+  bool taking_gradients_ = false;  // those of the operator that has ended
+  size_t next_part_ = 0;           // in its gradients
   std::vector<Grads> grads_;       // by chunk
-  std::deque<uint32_t> filling_;   // chunks in blocks, the one held the longest ago first
+  std::deque<uint32_t> filling_;   // chunks in blocks, the one filled the longest ago first
   uint32_t free_blocks_;
 
   // updates
-  uint32_t step_ = 0;                 // ended so far
-  std::vector<uint32_t> updates_;     // by chunk: that are done
-  uint32_t gradients_under_way_ = 0;  // chunks
-  uint32_t updates_left_ = 0;         // begun and not done, CPU and GPU
+  uint32_t step_ = 0;                 // steps ended so far
+  std::vector<uint32_t> updates_;     // by chunk: updates done
+  uint32_t gradients_under_way_ = 0;  // chunks whose complete gradients have not arrived
+  uint32_t updates_left_ = 0;         // begun and not done, on CPU and GPU
   struct Published {
     uint32_t chunk = 0;
-    uint64_t uploads = 0;  // to be over before
+    uint64_t uploads = 0;  // they must end before its update
   };
   std::deque<Published> published_;
-  // Early updates, of the step in hand. A chunk that has one of the spare slots is in the workers'
-  // hands, or is done, until the commit; others wait in early_queue_.
+  // Early updates of the step in hand. A chunk with a spare slot is in the workers' hands, or done,
+  // until the commit. Other chunks wait in early_queue_.
   std::deque<uint32_t> early_queue_;
   bool early_in_hand_ = false;
   std::vector<uint8_t> early_done_;  // by chunk
-  uint32_t early_taken_ = 0;         // slots
+  uint32_t early_taken_ = 0;         // spare slots in use
   std::deque<uint32_t> to_swing_;
-  uint32_t swinging_ = 0;    // in buffers on the GPU
+  uint32_t swinging_ = 0;    // chunks in buffers on the GPU
   bool posted_ = false;      // the step in hand
-  bool committing_ = false;  // a step that was posted
+  bool committing_ = false;  // a posted step is not committed yet
   bool gpu_updates_pushed_ = false;
   uint64_t posted_uploads_ = 0;
 };
