@@ -12,14 +12,16 @@
 
 namespace elixir {
 
-// What LibTorch's, ZeroMQ's and OpenMP's threads and caches take in a training beyond what they
-// have at its start, and elixird beside states. Measured on two cores (bench/RESULTS.md).
+// Host memory that the threads and caches of LibTorch, ZeroMQ and OpenMP take in a training beyond
+// what they have at its start. elixird's memory besides states is included. Measured on two cores
+// (bench/RESULTS.md).
 inline constexpr uint64_t kCpuLibraryBytes = 128ull << 20;
-// With CUDA, also for its context, LibTorch's libraries for it, and pinned buffers for inputs. Not
-// measured: an estimate.
+// With CUDA, this adds CUDA's context, LibTorch's libraries for it, and pinned buffers for inputs.
+// It is an estimate, not measured.
 inline constexpr uint64_t kCudaLibraryBytes = 1024ull << 20;
 
-// Blocks of zero3 and rcache-min: an operator reads parameters of two chunks, rarely of more.
+// The number of blocks of zero3 and rcache-min. An operator reads parameters of two chunks, rarely
+// of more.
 inline constexpr uint32_t kFewestBlocks = 2;
 
 // The layout of a training: where each parameter is, and how much of the model is on the device.
@@ -57,11 +59,11 @@ struct RunPlan {
   uint64_t host_bytes() const;
 };
 
-// The layout that the options ask for: directly, by a strategy or by a plan. `parameters`: in the
-// plan's order, if there is a plan. `copies_at_once`: that of the Device. kInvalidArgument for
-// options that contradict each other, and for a plan of another model, number of ranks, type,
-// update or accumulation, which it names. kResourceExhausted for a layout beyond
-// device_memory_bytes, with need, have and remedy.
+// The layout that the options ask for: directly, by a strategy or by a plan. `parameters` are in
+// the plan's order, if there is a plan. `copies_at_once` is that of the Device. Returns
+// kInvalidArgument for options that contradict each other. It does so, too, for a plan of another
+// model, number of ranks, type, update or accumulation, and names the difference. Returns
+// kResourceExhausted, with need, have and remedy, for a layout beyond device_memory_bytes.
 Result<RunPlan> make_run_plan(std::span<const ParameterSize> parameters, const Options& options,
                               const LaunchEnvironment& environment, bool copies_at_once = false);
 
