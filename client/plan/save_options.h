@@ -46,7 +46,7 @@ struct SaveReport {
   uint64_t shadow_bytes = 0;  // the budget
   uint64_t shadow_peak_bytes = 0;
   double stall_s = 0;  // time that updates waited
-  double write_s = 0;  // until the folder has its name
+  double write_s = 0;  // from the first byte until the folder has its name
   // Values of trained parameters and of their states that are a NaN or infinite.
   uint64_t not_finite = 0;
 };

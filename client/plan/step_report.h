@@ -31,8 +31,8 @@ struct PlanSummary {
   double waste_ratio;
   double predicted_step_s;     // by Options::plan; 0: without one
   uint64_t device_bytes;       // held by Elixir on the device
-  uint64_t model_state_bytes;  // without Elixir: 16 bytes per trained parameter; the parameter
-                               // alone for frozen ones
+  uint64_t model_state_bytes;  // without Elixir: 16 bytes per trained parameter, and the frozen
+                               // parameters
   double attach_seconds;       // until all ranks had their memory from elixird
   double load_seconds;         // until their initial values were drawn and loaded
 };
