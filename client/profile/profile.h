@@ -13,10 +13,9 @@
 namespace elixir {
 
 struct ProfileOptions {
-  std::string model = {};                  // its name, for people
-  uint64_t tokens = 0;                     // per step; 0: not known
-  ComputeType dtype = ComputeType::kFp32;  // type of the parameters, also if they were built in
-                                           // another
+  std::string model = {};                        // its name, for people
+  uint64_t tokens = 0;                           // per step; 0: not known
+  ComputeType dtype = ComputeType::kFp32;        // type of the parameters, however they were built
   std::optional<ComputeType> buffer_dtype = {};  // type of floating-point buffers; empty: their own
   ProfileTarget target = ProfileTarget::kCuda;   // the device whose kernels' memory is modelled
 };

@@ -64,8 +64,7 @@ class StepRecorder final : public OperatorObserver, public ChunkSource, public R
   int depth_ = 0;
   bool backward_ = false;
   size_t region_first_ = 0;
-  double flops_before_first_ = 0;  // flops of operators before the first step of forward or
-                                   // backward
+  double flops_before_first_ = 0;  // by operators before forward's or backward's first step
   std::vector<uint32_t> reads_;    // by the operator that is about to run
   std::vector<int64_t> last_use_;  // by parameter, in forward; -1: none yet
   std::unordered_set<const c10::StorageImpl*> known_;

@@ -8,7 +8,8 @@
 // connections and is not dead. If a machine is lost and its system says nothing, TCP notices within
 // kLostMachineSeconds (keepalive while nothing is sent, TCP_USER_TIMEOUT otherwise). Every
 // connection first sends a token that only the job's ranks have. Connections without it are
-// dropped. Note: docs/design/elixir.md, "death of a process".
+// dropped.
+// Note: docs/design/elixir.md, "death of a process".
 //
 // Each rank has one thread, which does nothing else. Only the first death counts: it is the cause,
 // and later ones are its consequences. Ranks found dead together are all named.
@@ -99,8 +100,8 @@ class PeerWatch {
   static constexpr double kBlameS = 5;
   void set_health(std::function<Status()> ask);
 
-  // Sets a function that the watch's thread calls once, as soon as status() is not ok; at once if
-  // it is not ok already. The function must not block for long, nor call set_callback. An empty
+  // Sets a function that the watch's thread calls once, as soon as status() is not ok; if it is not
+  // ok now, then at once. The function must not block for long, nor call set_callback. An empty
   // function removes it, and the call returns when none is running.
   void set_callback(std::function<void(const Status&)> callback);
 

@@ -18,8 +18,7 @@ class WithoutSigpipe {
   ~WithoutSigpipe() {
     if (sigismember(&before_, SIGPIPE) == 1) return;
     const timespec now{};
-    while (::sigtimedwait(&sigpipe_, nullptr, &now) > 0) {  // discards a SIGPIPE that was raised in
-                                                            // the scope
+    while (::sigtimedwait(&sigpipe_, nullptr, &now) > 0) {  // drops one raised in the scope
     }
     ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
   }
