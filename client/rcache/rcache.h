@@ -7,8 +7,8 @@
 //   pinned     holds a chunk that at least one operator uses now; pin() brings a chunk here.
 //   evictable  holds a chunk that no operator uses; the last unpin() brings it here, and
 //              start_fetch() before the first use.
-// pin() of a chunk that no block holds takes a free block, else the evictable block whose chunk is
-// needed last. Eviction never writes back: the param slots are the truth.
+// If no block holds the chunk, pin() takes a free block, or else the evictable block whose chunk is
+// needed last. Eviction never writes back, because the param slots always have the chunk's values.
 //
 // There are two kinds of blocks. The chunks that together hold one long parameter form a run. A
 // long block takes one run and nothing else, and here the run's first chunk stands for it. The

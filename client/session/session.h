@@ -329,7 +329,7 @@ class Session {
   // on a chunk, that update happened before, through elixird. A thread sanitizer does not see other
   // processes, so the two threads also synchronise here.
   std::atomic<uint32_t> swung_ = 0;
-  std::atomic<uint64_t> late_wakes_ = 0;          // waits whose wake-up came late
+  std::atomic<uint64_t> late_wakes_ = 0;          // timeouts although the word had changed
   std::atomic<uint64_t> waits_for_ranks_ = 0;     // counts: they order nothing
   std::vector<std::atomic<uint32_t>> revisions_;  // by chunk: how often it was published
   std::vector<uint32_t> loads_;  // by grad slot: loads asked for; belongs to the slot's user
