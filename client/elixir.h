@@ -86,9 +86,9 @@ struct ParamGroup {
 // module's forward: Elixir sees operators, not calls.
 using LossOn = std::function<at::Tensor(at::Device)>;
 
-// The planner's choice for this model and these options on this machine, for Options::plan. Before
-// it runs, one step of `tokens` tokens (of all sequences together) is traced on the meta device.
-// Layouts are simulated with the rates of `elixirctl probe` (on a CPU with one rank, with rates
+// The planner's choice for this model and these options on this machine, for Options::plan. It
+// first traces one step of `tokens` tokens (all sequences together) on the meta device. Then it
+// simulates layouts with the rates of `elixirctl probe` (on a CPU with one rank, with rates
 // measured now). All ranks of a node get the same plan.
 //
 //   options.plan = elixir::plan(*model, [&](at::Device d) { return loss_of(batch.to(d)); }, 4096,
@@ -128,10 +128,10 @@ class ELIXIR_PUBLIC Optimizer {
   double loss_scale();
   at::Tensor scale(const at::Tensor& loss);
 
-  // Group 0 holds the parameters that are in none of the given groups. Those follow in their order.
-  // Changes count from the next step on and must be the same on all ranks. Without `group`,
-  // set_lr() sets all groups: each keeps its initial ratio to group 0 (all get one value if group 0
-  // began with 0).
+  // Group 0 holds the parameters that are in none of the given groups. The given groups follow in
+  // their order. Changes count from the next step on and must be the same on all ranks. Without
+  // `group`, set_lr() sets all groups: each keeps its initial ratio to group 0 (all get one value
+  // if group 0 began with 0).
   double lr(uint32_t group = 0) const;
   void set_lr(double lr, uint32_t group);
   void set_lr(double lr);

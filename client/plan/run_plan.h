@@ -29,11 +29,11 @@ struct RunPlan {
   ChunkPlan chunks;
   shm::Shape shape;
   uint32_t rcache_blocks = 0;
-  // How many blocks take parameters longer than a chunk, each gathered as a run of chunks, and how
-  // long the longest run is. 0 if every parameter fits into a chunk.
+  // The number of long blocks, and the elements of the longest run of chunks that one gathers. Both
+  // are 0 if every parameter fits into a chunk.
   uint32_t long_blocks = 0;
   uint64_t long_numel = 0;
-  // How many blocks collect gradients before they are reduced or leave the device.
+  // The number of blocks that collect gradients before these are reduced or leave the device.
   uint32_t grad_blocks = 0;
   // Page-locked bytes per rank for gradients that wait for their turn, as the planner counts them.
   uint64_t waiting_bytes = 0;

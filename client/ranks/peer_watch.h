@@ -66,7 +66,8 @@ class PeerWatch {
   // whose collective failed: a collective fails before the death that caused it is known.
   Status await_status(double timeout_s) const;
 
-  // Tells all ranks of a death, or of a failure of this rank itself, that was found elsewhere.
+  // Reports a death, or a failure of this rank itself, to all ranks. Call it if something other
+  // than the watch has found it.
   void report(const Status& status);
 
   // Says that this rank waits in the host collective with this number, counted from 1; 0: it no
@@ -100,9 +101,9 @@ class PeerWatch {
   static constexpr double kBlameS = 5;
   void set_health(std::function<Status()> ask);
 
-  // Sets a function that the watch's thread calls once, as soon as status() is not ok; if it is not
-  // ok now, then at once. The function must not block for long, nor call set_callback. An empty
-  // function removes it, and the call returns when none is running.
+  // Sets a function that the watch's thread calls once, as soon as status() is not ok. If it is not
+  // ok already, the call comes at once. The function must not block for long, nor call
+  // set_callback. An empty function removes it, and the call returns when none is running.
   void set_callback(std::function<void(const Status&)> callback);
 
  private:

@@ -28,7 +28,7 @@ struct Launch {
   std::string job() const { return id + "-" + std::to_string(attempt); }
 };
 
-// Unique on this machine as long as it runs.
+// Unique on this machine until its next boot.
 std::string new_launch_id();
 
 // A TCP port of 127.0.0.1 that nobody listens on now.

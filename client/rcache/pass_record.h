@@ -24,7 +24,7 @@ class PassRecord : public UseOrder {
   // Call it when training resumes: the next use begins a pass.
   void restart();
 
-  // A whole pass is known, and this one has repeated it so far.
+  // True while a whole pass is known and the current one has repeated it so far.
   bool following() const { return known_; }
 
  private:
@@ -33,7 +33,8 @@ class PassRecord : public UseOrder {
   void depart();
 
   bool known_ = false;      // order() is a pass; false: a pass that is being recorded
-  bool confirmed_ = false;  // it is a whole pass: it was repeated to its end, or training ended it
+  bool confirmed_ = false;  // order() is a whole pass: it was repeated to its end, or training
+                            // ended it
 };
 
 }  // namespace elixir

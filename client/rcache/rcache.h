@@ -64,7 +64,7 @@ class RCache {
   };
 
   // The user of a chunk: forward and backward of a step, or a pass without gradients. Once a step
-  // has begun, all uses until its end are the step's.
+  // has begun, all uses until its end belong to the step.
   enum class Use { kStep, kEvaluation };
 
   // Pins the chunk and counts one use. Empty if it is in no block and all blocks of its kind are

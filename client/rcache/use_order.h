@@ -11,7 +11,7 @@ namespace elixir {
 // order begins and ends.
 class UseOrder {
  public:
-  // The chunks by use, and, by use, how many other chunks were pinned then (those used last).
+  // The chunk of each use, and how many other chunks were pinned at that time (the ones used last).
   std::span<const uint32_t> order() const { return order_; }
   std::span<const uint32_t> others_pinned() const { return others_pinned_; }
   // While the order is followed: the number of uses so far, which is an index into order().

@@ -27,7 +27,7 @@ class UseRecord : public UseOrder {
   // True while this step has repeated the record so far.
   bool following() const { return following_; }
 
-  // This step has used a chunk.
+  // True once this step has used a chunk.
   bool begun() const { return last_chunk_ != UINT32_MAX; }
 
   // Ends the step. Returns true if there was a record and this step differed from it. The caller

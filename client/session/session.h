@@ -235,7 +235,7 @@ class Session {
   // Waits at most `seconds` for the end of a request. Returns whether it is over, so that
   // folder_result() is valid.
   Result<bool> folder_ended_within(uint32_t number, double seconds);
-  // REQUIRES: it is one of the last kFolderRing - 1 requests.
+  // REQUIRES: `number` is one of the last kFolderRing - 1 requests.
   FolderOutcome folder_result(uint32_t number) const;
   FolderProgress folder_progress(uint32_t number) const;
 
@@ -332,7 +332,7 @@ class Session {
   std::atomic<uint64_t> late_wakes_ = 0;          // timeouts although the word had changed
   std::atomic<uint64_t> waits_for_ranks_ = 0;     // counts: they order nothing
   std::vector<std::atomic<uint32_t>> revisions_;  // by chunk: how often it was published
-  std::vector<uint32_t> loads_;  // by grad slot: loads asked for; belongs to the slot's user
+  std::vector<uint32_t> loads_;  // by grad slot: number of loads; belongs to the slot's user
   uint64_t session_id_ = 0, token_ = 0, page_bytes_ = 0;
   std::atomic<uint32_t> requests_ = 0;  // requests for folders
   uint32_t broadcasts_ = 0;             // pieces of broadcasts

@@ -45,8 +45,8 @@ class StepControl {
   uint32_t add_group(const optim::AdamOptions& options);
 
   // The record of the next step. With immediate updates it is fixed when the first gradient comes
-  // in, even if that is dropped again: from then until posted(), set_lr, set_group and add_group
-  // throw.
+  // in, even if that gradient is dropped again. From then until posted(), set_lr, set_group and
+  // add_group throw.
   shm::StepRecord next_record() const;
   void opened_next() { opened_ = true; }
   bool opened() const { return opened_; }
@@ -67,8 +67,8 @@ class StepControl {
   // Call it before a step with gradients is posted. Throws kInvalidArgument for a scale other than
   // 1 that nobody has asked for since the last step, because no loss was multiplied by it.
   void check_scale_asked() const;
-  // Takes the outcomes of decided steps, and logs skipped ones. It does not block. REQUIRES: called
-  // in each step, before it is posted.
+  // Takes the outcomes of decided steps, and logs skipped ones. It does not block. REQUIRES: you
+  // call it in each step, before the step is posted.
   void note_decided(Session& session);
 
   // ---- for checkpoints; only while all posted steps are decided; the first two wait for that ----

@@ -26,10 +26,10 @@ namespace elixir {
 // logits fit, it uses torch's own operators, which compute nothing twice. If `softcap` is above 0,
 // the logits are softcap * tanh(logits / softcap), as in Gemma 2.
 //
-// In FP32 the loss and the gradients are within 1e-6 of the largest of those without slices. (With
-// slices of one or two rows it is 2e-6. If a token is almost certain, the values without slices are
-// less exact.) On a CPU, repeated calls give the same bits. Sums over slices are FP32 (FP64 for
-// FP64).
+// In FP32 the loss and the gradients differ from those without slices by at most 1e-6 of the
+// largest value. (With slices of one or two rows it is 2e-6. If a token is almost certain, it is
+// more, because the values without slices are less exact.) On a CPU, repeated calls give the same
+// bits. Sums over slices are FP32 (FP64 for FP64).
 //
 // Throws elixir::Error (kInvalidArgument) for other shapes and types, and for a target outside of
 // the vocabulary. (On a GPU the device asserts, as for torch's operator.) It also throws in

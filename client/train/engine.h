@@ -213,7 +213,7 @@ class Engine final : public ChunkSource {
   std::vector<Rest> rest_;
   std::vector<NamedTensor> shared_buffers_;  // all ranks get rank 0's values after every step
   const bool keeps_gradients_;
-  // By chunk: how many chunks are in the storage, and in the block, that begins with it
+  // By chunk: the number of chunks in the storage (and the block) that begins with it
   // (RunPlan::run_lengths). Storages are by chunk, and null if that number is 0.
   const std::vector<uint32_t> runs_;
   std::vector<c10::intrusive_ptr<ChunkStorage>> storages_;

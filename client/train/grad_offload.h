@@ -57,7 +57,7 @@ class GradOffload {
            chunks_[chunk].micro_steps == most_micro_steps_;
   }
 
-  // Call it after the post: the next gradients are those of the next step.
+  // Call it after the post: the next gradients belong to the next step.
   void forget();
 
  private:
@@ -66,7 +66,7 @@ class GradOffload {
     uint32_t arrived = 0;      // gradients in this micro-step
     uint32_t micro_steps = 0;  // ended since the last step
     bool open = false;         // a further micro-step has begun
-    bool zeroed = false;       // with zeros
+    bool zeroed = false;       // Exchange::begin_grads() said that its target holds zeros
   };
 
   void end_micro_step(uint32_t step);

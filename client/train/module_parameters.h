@@ -24,7 +24,7 @@ struct ModuleParameter : ParameterSize {
 enum class ValuesFrom : uint8_t { kModule, kFolder };
 
 // The parameters to train, in the order of registration, each once (a tied one under its first
-// name). Parameters without elements are left out, because they are in no chunk. Throws
+// name). It leaves out parameters without elements, because they are in no chunk. Throws
 // elixir::Error for a parameter that is not dense, not on the CPU or not a leaf. It also throws for
 // one that another optimizer has, that was made in InferenceMode, that has a type that
 // chunks_take() rejects, or that has another type than the first.
@@ -32,10 +32,10 @@ std::vector<ModuleParameter> trainable_parameters(const ModelTensors& model,
                                                   ValuesFrom values = ValuesFrom::kModule);
 
 // The parameters that do not require gradients and have a type that chunks take: they go into
-// chunks as well, without gradients or states. Those of other types stay as they are, in no chunk.
-// Throws elixir::Error, with the name, for a parameter whose elements are not just its memory
-// (sparse, quantised, nested, a tensor class of its own). It also throws for one that chunks would
-// take from the CPU, but that lies on another device.
+// chunks as well, without gradients or states. Parameters of other types stay as they are, in no
+// chunk. Throws elixir::Error, with the name, for a parameter whose elements are not just its
+// memory (sparse, quantised, nested, a tensor class of its own). It also throws for one that chunks
+// would take from the CPU, but that lies on another device.
 std::vector<ModuleParameter> frozen_parameters(const ModelTensors& model,
                                                ValuesFrom values = ValuesFrom::kModule);
 

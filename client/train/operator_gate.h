@@ -20,8 +20,8 @@ namespace elixir {
 //   and the call waits for the scope anyway.
 //   A thread that has waited for `patience` while nothing ended. The operators and scopes that are
 //   held may wait for this thread.
-// While a scope is held, each of the last kind doubles the patience of those that come later, until
-// the gate opens. So each scope begins at some time, and so does the call that closed the gate.
+// While a scope is held, each thread of the last kind doubles the patience of later ones, until the
+// gate opens. So each scope begins at some time, and so does the call that closed the gate.
 //
 // Used under the engine's mutex. Each function that takes a lock releases it while it waits.
 class OperatorGate {

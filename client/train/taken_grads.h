@@ -35,13 +35,13 @@ class TakenGrads {
   // adding to a gradient that must be checked; release all locks and call again. Throws
   // kInvalidArgument if some gradients were dropped and others were not.
   std::optional<bool> dropped_before(uint32_t index, const AccumulatorLock& its) const;
-  // dropped_before() at the end of a step, when no pass runs.
+  // As dropped_before(), for the end of a step, when no backward pass runs.
   bool dropped() const;
 
   // Takes from .grad the gradients that have not gone to elixird; undefined if there are none.
   at::Tensor take(uint32_t index, const AccumulatorLock& its);
-  // Throws kInvalidArgument if the program has written, through a handle of its own, to the memory
-  // of a gradient that was taken since zero_grad(). With torch's optimizer such a write would
+  // Throws kInvalidArgument if the program has written to the memory of a gradient that was taken
+  // since zero_grad(), through a handle of its own. With torch's optimizer such a write would
   // count.
   void check_unchanged() const;
   // Call it when the gradient of parameter `index` has gone to elixird.
