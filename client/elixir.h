@@ -14,8 +14,8 @@
 //
 // The module needs no change. Once you have built the optimizer, parameters are views of chunks,
 // which are gathered around the operators that read them. You can read, print, clone and copy them
-// with state_dict at any time; with the collective exchange all ranks must do so alike. A raw
-// pointer to a parameter whose chunk is not gathered is LibTorch's error; elixir::gathered()
+// with state_dict at any time; with the collective exchange, all ranks must do the same. If you ask
+// for a raw pointer to a parameter whose chunk is not gathered, LibTorch throws. elixir::gathered()
 // gathers it for a scope.
 //
 // Operators and backward() may run in any thread. Only one thread at a time may call step() and the
@@ -52,8 +52,8 @@ class Engine;
 class TorchOptimizer;
 
 // Call this at the start of a program, before it uses torch, if you know where it will compute.
-// kCPU: nothing can load CUDA in this process any more. kCUDA: loads it now, or throws and says
-// what is missing.
+// With kCPU, nothing can load CUDA in this process afterwards. With kCUDA, it loads CUDA now, or
+// throws and says what is missing.
 ELIXIR_PUBLIC void prepare_torch(c10::DeviceType type);
 
 // A tensor with the name that errors, plans and files use.
@@ -72,8 +72,8 @@ struct ModelTensors {
 // The tensors of a module, each under its first name.
 ELIXIR_PUBLIC ModelTensors tensors_of(const torch::nn::Module& model);
 
-// Parameters with their own hyperparameters, like torch::optim's OptimizerParamGroup. Values that
-// are not given are the optimizer's.
+// Parameters with their own hyperparameters, like torch::optim's OptimizerParamGroup. Missing
+// values are the optimizer's.
 struct ParamGroup {
   std::vector<at::Tensor> parameters = {};
   std::optional<double> lr = {};
@@ -86,18 +86,18 @@ struct ParamGroup {
 // module's forward: Elixir sees operators, not calls.
 using LossOn = std::function<at::Tensor(at::Device)>;
 
-// The planner's choice for this model and these options on this machine, for Options::plan. Before
-// it runs, one step of `tokens` tokens (of all sequences together) is traced on the meta device.
-// Layouts are simulated with the rates of `elixirctl probe` (on a CPU with one rank, with rates
+// The planner's choice for this model and these options on this machine, for Options::plan. It
+// first traces one step of `tokens` tokens (all sequences together) on the meta device. Then it
+// simulates layouts with the rates of `elixirctl probe` (on a CPU with one rank, with rates
 // measured now). All ranks of a node get the same plan.
 //
 //   options.plan = elixir::plan(*model, [&](at::Device d) { return loss_of(batch.to(d)); }, 4096,
 //                               options);
 //
-// Returns null, which leaves the choice to the optimizer, if the options ask for a layout; if the
-// device is the CPU and device_memory_bytes is 0, so that nothing is scarce; if there are several
-// nodes; or if the machine has not been measured. The log has a line if this was not your choice.
-// Throws kResourceExhausted if nothing fits, and says what is lacking.
+// Returns null in four cases, and the optimizer then chooses: the options ask for a layout; the
+// device is the CPU and device_memory_bytes is 0, so that nothing is scarce; there are several
+// nodes; or the machine has not been measured. The log has a line if this was not your choice.
+// Throws kResourceExhausted if nothing fits, and says what is missing.
 ELIXIR_PUBLIC std::shared_ptr<const planner::Plan> plan(torch::nn::Module& model,
                                                         const LossOn& loss, uint64_t tokens,
                                                         const Options& options);
@@ -113,13 +113,14 @@ class ELIXIR_PUBLIC Optimizer {
   // once: elixird updates in the background, and operators wait only for their own chunks. (It
   // waits for gradients with the collective exchange, and with clipping if chunks are placed on the
   // GPU; with UpdateMode::kSync also for the update.) outcome() and `elixirctl status` report
-  // `loss`. Every rank must call it equally often. Throws when elixird or another rank is lost.
+  // `loss`. All ranks must call it the same number of times. Throws when elixird or another rank is
+  // lost.
   void step(std::optional<double> loss = std::nullopt);
-  // step() with a loss of one number that the device may still be computing. The loss is copied to
-  // the host when it is known, and nobody waits. (loss.item() waits for the device.)
+  // step() with a loss of one number that the device may still be computing. Elixir copies the loss
+  // to the host when it is known, and nobody waits. (loss.item() waits for the device.)
   void step(const at::Tensor& loss);
 
-  // Drops the gradients that have come in since the last step. (step() does so too.)
+  // Drops the gradients that have come in since the last step. (step() does this, too.)
   void zero_grad();
 
   // The factor for the loss of the next backward pass; scale() returns loss * loss_scale(). A
@@ -127,16 +128,16 @@ class ELIXIR_PUBLIC Optimizer {
   double loss_scale();
   at::Tensor scale(const at::Tensor& loss);
 
-  // Group 0 holds the parameters that were given to no other group; the given groups follow in
+  // Group 0 holds the parameters that are in none of the given groups. The given groups follow in
   // their order. Changes count from the next step on and must be the same on all ranks. Without
-  // `group`, set_lr() sets all groups: each keeps its first proportion to group 0 (all get the same
+  // `group`, set_lr() sets all groups: each keeps its initial ratio to group 0 (all get one value
   // if group 0 began with 0).
   double lr(uint32_t group = 0) const;
   void set_lr(double lr, uint32_t group);
   void set_lr(double lr);
   uint32_t n_groups() const;
 
-  // Every group with all of its hyperparameters, as they are now.
+  // Every group with all of its current hyperparameters.
   std::vector<ParamGroup> param_groups() const;
   // Sets the values that `changes` gives, from the next step on. Its parameters must be empty.
   void set_param_group(uint32_t group, const ParamGroup& changes);
@@ -146,23 +147,23 @@ class ELIXIR_PUBLIC Optimizer {
   uint32_t add_param_group(const ParamGroup& group);
   // This optimizer as torch's class, for torch::optim::LRScheduler and other users. Its groups'
   // options are torch's own (AdamWOptions or AdamOptions); lr, betas, eps and weight_decay are the
-  // values set last, there or here. Its step() and zero_grad() are these. Values set there are
-  // checked when they are needed, at the latest in step(). It lives as long as the optimizer, also
-  // after a move or release().
+  // values that were set last, in torch's class or here. Its step() and zero_grad() call those of
+  // this class. Values set in torch's class are checked when they are needed, at the latest in
+  // step(). It lives as long as the optimizer, also after a move or release().
   torch::optim::Optimizer& torch_optimizer();
 
   // ---- single parameters; all ranks, unless said otherwise ----
 
   // With Options::keep_gradients: a copy of the parameter's gradient as backward has summed it on
-  // this rank, in this step or, until the next backward() or zero_grad(), in the last. It is FP32,
-  // on the device, and undefined if there is none. Any rank may call it.
+  // this rank. It is this step's, or, until the next backward() or zero_grad(), the last step's. It
+  // is FP32, on the device, and undefined if there is none. Any rank may call it.
   at::Tensor gradient(const at::Tensor& parameter) const;
   // Sets the parameter to rank 0's `values`, of the same sizes, on any device. Moments and the
   // count of steps stay. It costs a pass over the chunk. Call it between step() and backward().
   void set_parameter(const at::Tensor& parameter, const at::Tensor& values);
-  // Ends training and keeps the model. Every parameter becomes an ordinary tensor on the CPU again,
-  // of the type that it was built with, with the values of the FP32 masters. Buffers return to the
-  // CPU, too. It needs memory for the whole model in this process.
+  // Ends training and keeps the model. Every parameter becomes an ordinary tensor on the CPU again.
+  // It has the type that it was built with, and the values of the FP32 masters. Buffers return to
+  // the CPU, too. It needs memory for the whole model in this process.
   void release();
 
   // The outcome of the last step, or of the one before it. Waits for the other ranks' step(). With
@@ -176,38 +177,38 @@ class ELIXIR_PUBLIC Optimizer {
 
   const StepStats& stats() const;
   // How `step`, one of the last four, spent its time. It does not block: on a GPU the result's
-  // `step` is 0 until the times are known, which they are once outcome(step) has returned.
+  // `step` is 0 until the times are known. They are known once outcome(step) has returned.
   Roofline roofline(uint32_t step);
   const PlanSummary& plan() const;
   const LaunchEnvironment& environment() const;
 
   // The xxh64 over all FP32 masters in the order of the parameters' names: equal for equal weights,
-  // whatever the plan and the number of ranks. Waits for the last step. All ranks must call it.
+  // with any plan and any number of ranks. Waits for the last step. All ranks must call it.
   uint64_t weights_xxh64();
 
   // ---- checkpoints; all ranks; docs/training.md, "Checkpoints" ----
 
-  // Starts to write the run, as it is after the last step(), into a new folder, whose parent must
-  // exist. elixird writes it while training continues. Call it between step() and backward(), on
-  // one node. Throws if the save is impossible; Saving::wait() reports later failures.
+  // Starts to write the run, as it is after the last step(), into a new folder. The folder's parent
+  // must exist. elixird writes it while training continues. Call it between step() and backward(),
+  // on one node. Throws if the save is impossible; Saving::wait() reports later failures.
   Saving save(const std::string& folder, const SaveOptions& options = {});
   // Loads the parameters of a checkpoint or a plain Hugging Face model, saved by any number of
   // ranks in any layout. With `states` the run resumes from there, with moments, counts and loss
-  // scale (from the beginning if the folder has none); hyperparameters stay this run's. Without, it
-  // is set_parameter() of all of them. Call it between step() and backward(). Throws kBadInput,
-  // before anything is changed, if names or shapes differ; if bytes turn out to be damaged after
-  // that, the job ends.
+  // scale (or from their initial values if the folder has none). Hyperparameters stay this run's.
+  // Without `states`, it does what set_parameter() does for each parameter. Call it between step()
+  // and backward(). Throws kBadInput, before anything is changed, if names or shapes differ. If it
+  // finds damaged bytes after that, the job ends.
   LoadReport load(const std::string& folder, bool states = true);
   // The result of Options::load_from.
   const std::optional<LoadReport>& loaded() const;
-  // Steps since the run's first beginning: those of the loaded folder, and those made here.
+  // Steps since the run first began: those of the loaded folder, and those made here.
   uint64_t steps() const;
   // Asks all ranks, with the next step(), to save or to stop: each sees it in that step's
   // outcome(). Any rank may call it.
   void ask_all(bool save, bool stop);
-  // By the names of trained parameters, what torch::optim's state_dict() has. Needs 12 bytes a
-  // parameter in this process. Between step() and backward(). A parameter's count includes steps in
-  // which only other ranks had its gradient.
+  // The values that torch::optim's state_dict() has, by the names of trained parameters. Needs 12
+  // bytes per parameter in this process. Call it between step() and backward(). A parameter's count
+  // includes steps in which only other ranks had its gradient.
   std::map<std::string, ParameterState> state_dict();
 
   // The device on which inputs must lie.
@@ -224,16 +225,17 @@ class ELIXIR_PUBLIC Optimizer {
   friend class Consistent;
   Engine& engine() const;                            // throws after release()
   Engine& pulled_engine() const;                     // after taking settings from torch_optimizer()
-  void push() const;                                 // the engine's settings, to torch_optimizer()
+  void push() const;                                 // copies the engine's settings to
+                                                     // torch_optimizer()
   std::unique_ptr<TorchOptimizer> torch_optimizer_;  // null: nobody asked for it
   std::unique_ptr<Engine> engine_;                   // null: released, or moved from
   bool released_ = false;
 };
 
-// Takes the module's parameters. Those that do not require gradients are rounded to the compute
-// type and have no states. Sends rank 0's values to elixird as everyone's initial weights, and
-// replaces each parameter by a view of its chunk. Blocks until all ranks have done so. A model in
-// which nothing requires gradients works, too: you can run it, but not step it.
+// Takes the module's parameters. Parameters that do not require gradients are rounded to the
+// compute type and have no states. Sends rank 0's values to elixird as everyone's initial weights,
+// and replaces each parameter by a view of its chunk. Blocks until all ranks have done so. If no
+// parameter requires gradients, you can run the model, but not step it.
 class ELIXIR_PUBLIC AdamW : public Optimizer {
  public:
   explicit AdamW(const ModelTensors& model, const AdamWOptions& hyperparameters = {},
@@ -268,11 +270,11 @@ class ELIXIR_PUBLIC Gathered {
   std::unique_ptr<Pins> pins_;
 };
 
-// Holds one step while it lives: step(), and what else waits for operators, waits for its end.
-// Until then operators of any thread read the weights of that step. Without a scope, a pass that
-// runs beside step() in another thread may read some chunks after one step and others after the
-// next. step() in the scope's thread is an error. In a thread that the scope waits for, it never
-// returns.
+// Holds one step while it lives: step() and other calls that wait for operators also wait for the
+// scope's end. Until then operators of any thread read the weights of that step. Without a scope, a
+// pass that runs beside step() in another thread may read some chunks after one step and others
+// after the next. Calling step() in the scope's thread is an error. In a thread that the scope
+// waits for, step() never returns.
 class ELIXIR_PUBLIC Consistent {
  public:
   explicit Consistent(const Optimizer& optimizer);

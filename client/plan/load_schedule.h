@@ -6,18 +6,19 @@
 
 namespace elixir {
 
-// When the initial values of which chunk are drawn, handed out to the ranks and loaded.
+// Decides which chunk's initial values are drawn, handed out to the ranks, or loaded next.
 //
-// Positions count chunks in the order of loading. Each position passes three stages: its parts are
-// drawn (by several threads, in any order), it is handed out (by one thread, position after
-// position: ranks do it together), it is loaded (by any thread). Only the positions of a window
-// [first not loaded, + window) are begun, so that as many buffers are enough: position p has buffer
-// p % window.
+// Positions count chunks in the order of loading. Each position passes three stages. Several
+// threads draw its parts, in any order. Then one thread hands it out, position after position,
+// because ranks do this together. Then any thread loads it. Only the positions of the window [first
+// not loaded, + window) are begun. So `window` buffers are enough: position p has buffer p %
+// window.
 //
 // No thread, lock or clock. Not thread-safe.
 class LoadSchedule {
  public:
-  // parts[p]: what of position p is drawn by itself, at least one. window: at least 1.
+  // parts[p] is the number of parts of position p that are drawn separately, at least 1. window is
+  // at least 1.
   LoadSchedule(const std::vector<uint32_t>& parts, uint32_t window);
 
   struct Task {
@@ -25,12 +26,12 @@ class LoadSchedule {
     uint32_t position;
     uint32_t part;  // kDraw
   };
-  // What a thread may do now; it is then that thread's. Nothing: until another task is done, or a
-  // position handed out. Loads come first, since they free a buffer.
+  // Gives the calling thread a task. Empty: there is none until another task is done or a position
+  // is handed out. Loads come first, because they free a buffer.
   std::optional<Task> next();
   void done(const Task& task);
 
-  // Whether the position can be handed out.
+  // Whether all parts of the position are drawn, so that it can be handed out.
   bool drawn(uint32_t position) const { return positions_[position].parts_left == 0; }
   // REQUIRES: drawn.
   void handed_out(uint32_t position);
@@ -46,9 +47,9 @@ class LoadSchedule {
   const uint32_t window_;
   std::vector<Position> positions_;
   uint32_t first_ = 0;               // all before it are loaded
-  uint32_t drawing_ = 0, part_ = 0;  // what is drawn next
+  uint32_t drawing_ = 0, part_ = 0;  // the next part to draw
   uint32_t handed_out_ = 0;          // all before it are
-  uint32_t loading_ = 0;             // all before it are loaded or in a thread's hands
+  uint32_t loading_ = 0;             // all before it are loaded, or a thread loads them
 };
 
 }  // namespace elixir

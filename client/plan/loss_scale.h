@@ -17,9 +17,9 @@ class LossScale {
 
   bool dynamic() const { return options_.has_value(); }
   double value() const { return scale_; }
-  // Steps in a row that were not skipped, since the last change.
+  // The number of steps since the last change, none of them skipped.
   uint32_t good_steps() const { return good_steps_; }
-  // A dynamic scale continues from there.
+  // A dynamic scale continues from these values; a constant one stays.
   void restore(double value, uint32_t good_steps) {
     if (!options_) return;
     scale_ = value;

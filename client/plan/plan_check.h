@@ -9,16 +9,16 @@
 
 namespace elixir {
 
-// Holds the measured steps against the predicted one.
+// Compares measured steps with the predicted one.
 class PlanCheck {
  public:
-  static constexpr uint32_t kFirstStep = 4;  // those before warm up
+  static constexpr uint32_t kFirstStep = 4;  // earlier steps warm up
   static constexpr uint32_t kLastStep = 10;
 
   explicit PlanCheck(planner::Plan plan) : plan_(std::move(plan)) {}
 
-  // Of each step, in order; with what the device's memory was at most until then (0: not known).
-  // The comparison, once: with kLastStep's.
+  // Call it for each step, in order. gpu_bytes: the peak of the device's memory so far (0: not
+  // known). The call for kLastStep returns the comparison, all others nothing.
   std::optional<std::string> add(uint32_t step, const Roofline& measured, uint64_t gpu_bytes = 0);
 
  private:

@@ -12,14 +12,16 @@
 
 namespace elixir {
 
-// What LibTorch's, ZeroMQ's and OpenMP's threads and caches take in a training beyond what they
-// have at its start, and elixird beside states. Measured on two cores (bench/RESULTS.md).
+// Host memory that the threads and caches of LibTorch, ZeroMQ and OpenMP take in a training beyond
+// what they have at its start. elixird's memory besides states is included. Measured on two cores
+// (bench/RESULTS.md).
 inline constexpr uint64_t kCpuLibraryBytes = 128ull << 20;
-// With CUDA, also for its context, LibTorch's libraries for it, and pinned buffers for inputs. Not
-// measured: an estimate.
+// With CUDA, this adds CUDA's context, LibTorch's libraries for it, and pinned buffers for inputs.
+// It is an estimate, not measured.
 inline constexpr uint64_t kCudaLibraryBytes = 1024ull << 20;
 
-// Blocks of zero3 and rcache-min: an operator reads parameters of two chunks, rarely of more.
+// The number of blocks of zero3 and rcache-min. An operator reads parameters of two chunks, rarely
+// of more.
 inline constexpr uint32_t kFewestBlocks = 2;
 
 // The layout of a training: where each parameter is, and how much of the model is on the device.
@@ -27,11 +29,11 @@ struct RunPlan {
   ChunkPlan chunks;
   shm::Shape shape;
   uint32_t rcache_blocks = 0;
-  // How many blocks take parameters longer than a chunk, each gathered as a run of chunks, and how
-  // long the longest run is. 0 if every parameter fits into a chunk.
+  // The number of long blocks, and the elements of the longest run of chunks that one gathers. Both
+  // are 0 if every parameter fits into a chunk.
   uint32_t long_blocks = 0;
   uint64_t long_numel = 0;
-  // How many blocks collect gradients before they are reduced or leave the device.
+  // The number of blocks that collect gradients before these are reduced or leave the device.
   uint32_t grad_blocks = 0;
   // Page-locked bytes per rank for gradients that wait for their turn, as the planner counts them.
   uint64_t waiting_bytes = 0;
@@ -57,11 +59,11 @@ struct RunPlan {
   uint64_t host_bytes() const;
 };
 
-// The layout that the options ask for: directly, by a strategy or by a plan. `parameters`: in the
-// plan's order, if there is a plan. `copies_at_once`: that of the Device. kInvalidArgument for
-// options that contradict each other, and for a plan of another model, number of ranks, type,
-// update or accumulation, which it names. kResourceExhausted for a layout beyond
-// device_memory_bytes, with need, have and remedy.
+// The layout that the options ask for: directly, by a strategy or by a plan. `parameters` are in
+// the plan's order, if there is a plan. `copies_at_once` is that of the Device. Returns
+// kInvalidArgument for options that contradict each other. It does so, too, for a plan of another
+// model, number of ranks, type, update or accumulation, and names the difference. Returns
+// kResourceExhausted, with need, have and remedy, for a layout beyond device_memory_bytes.
 Result<RunPlan> make_run_plan(std::span<const ParameterSize> parameters, const Options& options,
                               const LaunchEnvironment& environment, bool copies_at_once = false);
 

@@ -15,15 +15,15 @@ namespace elixir {
 struct SaveOptions {
   bool optimizer_states = true;  // false: the model alone, as Hugging Face has it
   // false: leaves out parameters that are not trained, the base of an adapter. A model that loads
-  // the folder must have the same ones: the folder keeps a hash of them, which is compared.
+  // the folder must have the same ones: loading compares a hash of them that the folder keeps.
   bool frozen = true;
   // Host memory for copies of states that an update is about to change, while training continues.
   // When it is full, updates wait. Empty: elixird's choice.
   std::optional<uint64_t> shadow_bytes = {};
-  // Once the folder is published, its parent keeps the last `keep` of its step-NNNNNNNNN (0: all),
-  // those whose step is a multiple of keep_every (0: none), and the newest good one: its values are
-  // finite, and so was its step. If none is known to be good, it keeps the newest that an older
-  // release wrote.
+  // Once the folder is published, its parent keeps three kinds of its folders step-NNNNNNNNN: the
+  // last `keep` (0: all), those whose step is a multiple of keep_every (0: none), and the newest
+  // good one. In a good one all values are finite, and so was the step. If none is known to be
+  // good, the parent keeps the newest that an older release wrote.
   uint32_t keep = 0;
   uint64_t keep_every = 0;
   // false: the loss or the gradient norm of the last step was not finite. Rank 0's counts.
@@ -31,32 +31,33 @@ struct SaveOptions {
   // true: save() throws kUnavailable while another save is in progress. With several ranks it may
   // throw on some of them only; then wait() tells the others. false: it waits for the other save.
   bool drop_if_busy = false;
-  // Names in the folder ("config.json", "user/tokens.json": one folder deep at most), and bytes.
+  // Names in the folder ("config.json", or at most one folder deep: "user/tokens.json") and
+  // contents.
   std::vector<std::pair<std::string, std::string>> files = {};
-  std::string program = {};  // any text of the program's, for LoadReport::program; 64 KiB at most
+  std::string program = {};     // any text, for LoadReport::program; at most 64 KiB
   std::string rank_state = {};  // each rank's own, for LoadReport::rank_state: random numbers, data
 };
 
 // A successful save.
 struct SaveReport {
   std::string path;
-  uint64_t step = 0;          // since the run's first beginning
-  uint64_t bytes = 0;         // of all files
+  uint64_t step = 0;          // since the run first began
+  uint64_t bytes = 0;         // in all files
   uint64_t shadow_bytes = 0;  // the budget
   uint64_t shadow_peak_bytes = 0;
-  double stall_s = 0;  // that updates waited
-  double write_s = 0;  // from the first byte to the folder's name
+  double stall_s = 0;  // time that updates waited
+  double write_s = 0;  // from the first byte until the folder has its name
   // Values of trained parameters and of their states that are a NaN or infinite.
   uint64_t not_finite = 0;
 };
 
 struct LoadReport {
   std::string path;
-  uint64_t step = 0;        // of the folder; 0 for a plain Hugging Face model
-  uint32_t ranks = 0;       // that wrote it; 0 for such a model
+  uint64_t step = 0;        // the folder's; 0 for a plain Hugging Face model
+  uint32_t ranks = 0;       // ranks that wrote it; 0 for such a model
   bool has_states = false;  // states were loaded, and the run resumes from there
   std::string program = {};
-  std::string rank_state = {};  // of the rank with this one's number; "" if there was none
+  std::string rank_state = {};  // saved by the rank with this number; "" if there was none
 };
 
 }  // namespace elixir

@@ -1,7 +1,8 @@
 #pragma once
 
-// The rates that an elixird reaches on this machine: of its memory, and of its update. The memory
-// is shared, as an elixird's is, and all processors that this process may use work on it.
+// The rates that an elixird reaches on this machine: memory bandwidth, and parameters updated per
+// second. The memory is shared, as an elixird's is. All processors that this process may use work
+// on it.
 
 #include <cstdint>
 #include <vector>
@@ -11,22 +12,23 @@
 namespace elixir::probe {
 
 struct CpuRateOptions {
-  // Numbers of gradients that the update sums, each one measured; 1 to optim::kMaxGrads.
+  // Numbers of gradients that the update sums, each from 1 to optim::kMaxGrads. Each number is
+  // measured.
   std::vector<uint32_t> trainers = {1};
-  // BF16 parameters, as far as memory allows. 0: far more than the caches hold, which would
-  // flatter.
+  // The number of BF16 parameters, or fewer if memory is short. 0: far more than the caches hold,
+  // because caches would flatter the rates.
   uint64_t numel = 0;
   // Each round measures everything once. The best counts, because other work only lowers a rate.
   int rounds = 5;
 };
 
 struct CpuRates {
-  double dram_gb_s = 0;                 // read and written in place, of 1e9 bytes
-  std::vector<double> update_gparam_s;  // by options.trainers, 1e9 parameters
-  uint64_t numel = 0;                   // that were updated
+  double dram_gb_s = 0;                 // reads and writes in place; GB of 1e9 bytes
+  std::vector<double> update_gparam_s;  // by options.trainers; in 1e9 parameters per second
+  uint64_t numel = 0;                   // number of updated parameters
 };
 
-// kResourceExhausted when not even a sixteenth of the memory at hand holds a few slices.
+// Returns kResourceExhausted if a sixteenth of the free memory does not hold a few slices.
 Result<CpuRates> measure_cpu(const CpuRateOptions& options);
 
 }  // namespace elixir::probe

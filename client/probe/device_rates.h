@@ -8,33 +8,34 @@
 
 namespace elixir::probe {
 
-// How many floating-point operations a second a matrix product of so many rows reached.
+// The rate of a matrix product with `tokens` rows, in floating-point operations per second.
 struct TimedProduct {
   double tokens = 0;
   double flops = 0;
 };
 
 struct MatrixRate {
-  double tflops = 0;       // that products of any number of tokens stay below
-  double half_tokens = 0;  // at which half of it is reached
+  double tflops = 0;       // the limit for products of any number of tokens
+  double half_tokens = 0;  // number of tokens that reaches half of tflops
 };
 
-// tflops and half_tokens of rate(t) = tflops * t / (t + half_tokens) by least squares of relative
-// errors; half_tokens is at least 0. REQUIRES: two products or more, of different tokens.
+// Fits rate(t) = tflops * t / (t + half_tokens) by least squares of relative errors. half_tokens is
+// at least 0. REQUIRES: two products or more, with different numbers of tokens.
 MatrixRate fit_matrix_rate(std::span<const TimedProduct> products);
 
 struct DeviceRateOptions {
   uint64_t numel = uint64_t{16} << 20;  // BF16 parameters to update
-  int64_t width = 2048;                 // of the square matrix
+  int64_t width = 2048;                 // rows and columns of the square matrix
   std::vector<int64_t> tokens = {64, 256, 1024};
-  int rounds = 5;  // the best counts: what else runs only takes away
+  int rounds = 5;  // the best counts, because other work only lowers a rate
 };
 
-// Adam in BF16 by Device::update on memory of each device at the same time, a thread each; with
-// one, by the calling thread. 1e9 parameters a second of all together. Throws Error.
+// Runs Adam in BF16 by Device::update on all devices at the same time, with one thread per device.
+// A single device uses the calling thread. Returns the sum over the devices, in 1e9 parameters per
+// second. Throws Error.
 double measure_device_updates(std::span<Device* const> devices, const DeviceRateOptions& options);
 
-// torch's matrix product, enqueued by the calling thread.
+// Measures torch's matrix product, enqueued by the calling thread.
 std::vector<TimedProduct> measure_products(Device& device, ComputeType type,
                                            const DeviceRateOptions& options);
 

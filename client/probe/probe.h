@@ -1,7 +1,7 @@
 #pragma once
 
-// What this machine does for a training: bandwidths of the links to its devices and of its memory,
-// update rates of elixird and of the devices, and their matrix rate.
+// Measures this machine for a training: the bandwidths of its memory and of the links to its
+// devices, the update rates of elixird and of the devices, and the devices' matrix rate.
 
 #include <cstdint>
 #include <functional>
@@ -15,32 +15,34 @@
 
 namespace elixir::probe {
 
-// kAuto: kCuda where a GPU shows and no link is to be emulated.
+// kAuto: kCuda if a GPU is visible and no link is to be emulated.
 enum class ProbedDevice { kAuto, kCpu, kCuda };
 
 struct ProbeOptions {
   ProbedDevice device = ProbedDevice::kAuto;
-  std::optional<HostLink> link = {};  // of each device; the CPU emulates it
-  // Devices, and trainers, at the same time. 0: all GPUs; of a machine without, 1.
+  std::optional<HostLink> link = {};  // each device's; the CPU emulates it
+  // The number of devices, and of trainers, at the same time. 0: all GPUs, or 1 without a GPU.
   uint32_t gpus = 0;
-  double g2g_gb_s = 0;  // of collectives, known from elsewhere; 0: measured, or estimated
-  // Less than two seconds on two processors, from less memory and fewer rounds: for a trainer that
-  // starts. Else several, mostly of elixird's update with 1 to `gpus` trainers.
+  double g2g_gb_s = 0;  // rate of collectives, if known; 0: measured or estimated
+  // true: uses less memory and fewer rounds, for a trainer that starts. It takes less than two
+  // seconds on two processors. false: takes several seconds, mostly for elixird's update with 1 to
+  // `gpus` trainers.
   bool quick = false;
-  // GB of 1e9 chunk bytes a second that so many devices all-gather, GPUs or not. Empty: estimated.
+  // Measures the rate at which `devices` devices all-gather, in GB of 1e9 chunk bytes per second.
+  // Empty: the rate is estimated.
   std::function<Result<double>(uint32_t devices, bool on_gpus)> collectives = {};
-  // Told what is measured next.
+  // Called with a description of the next measurement.
   std::function<void(const std::string&)> progress = {};
   LibrarySearch cuda_library = cuda_library_search();
 };
 
-// Measures, with the host's name and without a date. Call it while nothing else computes, from the
-// thread that runs the model: a GPU becomes that thread's current one, and one Device a process is
-// all that CUDA's library makes, so a trainer on GPUs takes the cached probe instead
-// (planner/machine_cache.h). What is no measurement stands in the notes.
+// Measures. The result has the host's name and no date. Its notes say which values are not
+// measured. Call it while nothing else computes, from the thread that runs the model, because a GPU
+// becomes that thread's current one. CUDA's library makes only one Device per process. So a trainer
+// on GPUs uses the cached probe instead (planner/machine_cache.h).
 Result<planner::ProbedMachine> probe(const ProbeOptions& options);
 
-// Its machine alone.
+// The machine that probe() measures, without the rest.
 Result<planner::Machine> probe_machine(const ProbeOptions& options);
 
 }  // namespace elixir::probe

@@ -8,8 +8,8 @@
 
 namespace elixir::probe {
 
-// Threads, each bound to one of the processors this process may use, that start a piece of work at
-// the same instant. Used by one thread.
+// Threads that start a piece of work at the same instant. Each is bound to one of the processors
+// that this process may use. One thread owns the team.
 class ThreadTeam {
  public:
   enum class Clock { kWall, kProcessorTime };
@@ -21,8 +21,8 @@ class ThreadTeam {
 
   int threads() const { return static_cast<int>(threads_.size()); }
 
-  // Seconds from when the first of work(0..threads-1), each on its own thread, begins to when the
-  // last returns; by processor time, the most that one thread took.
+  // Runs work(0) to work(threads - 1), each on its own thread. Returns the seconds from the first
+  // begin to the last return, or, with kProcessorTime, the longest processor time of one thread.
   double time(const std::function<void(int)>& work);
 
  private:
@@ -32,7 +32,7 @@ class ThreadTeam {
   std::barrier<> begin_, end_;  // order work_ and stop_ between the caller and the threads
   const std::function<void(int)>* work_ = nullptr;
   bool stop_ = false;
-  std::vector<int64_t> began_ns_, ended_ns_;  // each thread its own
+  std::vector<int64_t> began_ns_, ended_ns_;  // by thread: each writes its own
   std::vector<std::thread> threads_;
 };
 

@@ -10,8 +10,8 @@
 
 namespace elixir {
 
-// Bytes that torch holds, each allocation rounded up to the 512 bytes in which CUDA's caching
-// allocator serves them. Counts from any thread.
+// Bytes that torch holds. Each allocation is rounded up to a multiple of 512 bytes, as in CUDA's
+// caching allocator. Any thread may call it.
 class MemoryCount {
  public:
   static constexpr uint64_t kRoundingBytes = 512;
@@ -31,9 +31,9 @@ class MemoryCount {
   std::atomic<uint64_t> current_{0}, peak_{0}, recent_peak_{0};
 };
 
-// While it lives, torch's allocations on these types of device (kMeta, kCPU) are counted, of every
-// thread; what was allocated before is not, also when it is freed. The count outlives the guard as
-// long as blocks do. One at a time in a process.
+// While it lives, torch's allocations on these types of device (kMeta, kCPU) are counted, in every
+// thread. Earlier allocations do not count, also when they are freed. The count outlives the guard
+// as long as counted memory does. One at a time in a process.
 class CountedMemory {
  public:
   explicit CountedMemory(const std::vector<c10::DeviceType>& types);

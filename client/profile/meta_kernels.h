@@ -4,12 +4,13 @@
 
 namespace elixir {
 
-// Registers, once in a process, kernels for meta tensors where LibTorch (2.11, in C++) has none:
-// embeddings, where, relu, norms, dropout, fused attention, each with its backward.
+// Registers kernels for meta tensors for operators that have none in LibTorch (2.11, in C++). These
+// are embeddings, where, relu, norms, dropout and fused attention, each with its backward. Only the
+// first call in a process registers.
 void register_meta_kernels();
 
-// While it lives, this thread's operators on meta tensors take the memory that the target's kernels
-// take: fused attention keeps its output and the log-sum-exp instead of the scores, and so on.
+// While it lives, this thread's operators on meta tensors take as much memory as the target's
+// kernels. For example, fused attention keeps its output and the log-sum-exp instead of the scores.
 class TargetKernels {
  public:
   explicit TargetKernels(ProfileTarget target);

@@ -6,9 +6,9 @@
 
 namespace elixir {
 
-// Floating-point operations of one operator that multiplies matrices, 2 * m * n * k for each
-// product, and 0 for any other: those take the time of their memory. Fused attention counts the
-// whole square of scores, causal or not, 2 products forward and 5 backward. `stack` ends with the
+// Floating-point operations of one operator: 2 * m * n * k for each matrix product. Other operators
+// count 0, because their memory accesses determine their time. Fused attention counts the whole
+// square of scores, causal or not: 2 products forward and 5 backward. `stack` ends with the
 // operator's arguments.
 double operator_flops(const c10::OperatorHandle& op, const std::vector<c10::IValue>& stack);
 

@@ -13,33 +13,33 @@
 namespace elixir {
 
 struct ProfileOptions {
-  std::string model = {};                  // its name, for people
-  uint64_t tokens = 0;                     // of a step; 0: not known
-  ComputeType dtype = ComputeType::kFp32;  // parameters are read in it, however they are built
-  std::optional<ComputeType> buffer_dtype = {};  // of floating-point buffers; empty: their own
-  ProfileTarget target = ProfileTarget::kCuda;   // whose kernels' memory is modelled
+  std::string model = {};                        // its name, for people
+  uint64_t tokens = 0;                           // per step; 0: not known
+  ComputeType dtype = ComputeType::kFp32;        // type of the parameters, however they were built
+  std::optional<ComputeType> buffer_dtype = {};  // type of floating-point buffers; empty: their own
+  ProfileTarget target = ProfileTarget::kCuda;   // the device whose kernels' memory is modelled
 };
 
 using LossOn = std::function<at::Tensor(at::Device)>;
 
-// One step of `model`, forward and backward, on the meta device: nothing is computed, no memory of
-// the tensors' size is touched. The module may lie anywhere (built under MetaInit: nowhere); for
-// the call its parameters are replaced by meta tensors of `dtype`, and its buffers by such ones.
-// Its mode (train(), eval()) and its gradients stay as they are. As Elixir does, each parameter's
-// gradient is taken away as soon as it is complete. Call from one thread at a time; backward runs
-// on it.
+// Runs one step of `model`, forward and backward, on the meta device. It computes nothing and
+// touches no memory of the tensors' size. The module may lie on any device (or on none, built under
+// MetaInit). During the call, meta tensors replace its parameters (in `dtype`) and its buffers. Its
+// mode (train(), eval()) and its gradients stay as they are. As in a training, each parameter's
+// gradient is taken away as soon as it is complete. Call it from one thread at a time; backward
+// runs on that thread.
 //
-// kUnavailable, with the operator's name, when one has no kernel for meta tensors. What the module
-// throws otherwise passes through.
+// Returns kUnavailable, with the operator's name, if an operator has no kernel for meta tensors.
+// Other exceptions of the module pass through.
 Result<planner::ModelProfile> profile_step(torch::nn::Module& model, const LossOn& loss,
                                            const ProfileOptions& options);
 
-// The same step on the CPU with torch's memory counted; `measured` is set. The module must lie
-// there, or remember its values (MetaInit): then it is materialised for the call.
+// Runs this step on the CPU and counts torch's memory; `measured` is set. The module must lie on
+// the CPU or remember its values (MetaInit). In the second case it is materialised for the call.
 planner::ModelProfile measure_step(torch::nn::Module& model, const LossOn& loss,
                                    const ProfileOptions& options);
 
-// profile_step(), or, where an operator has no meta kernel, measure_step(); says so in the log.
+// Calls profile_step(), or measure_step() if an operator has no meta kernel. The log says so.
 planner::ModelProfile profile_or_measure(torch::nn::Module& model, const LossOn& loss,
                                          const ProfileOptions& options);
 

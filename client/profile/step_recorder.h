@@ -16,32 +16,32 @@
 
 namespace elixir {
 
-// What a step did, parameters by their index.
+// The operators and the memory of one step. Parameters are indices.
 struct RecordedStep {
   std::vector<std::vector<uint32_t>> steps;
   std::vector<double> flops;    // by step
-  std::vector<uint64_t> peaks;  // by step: of memory until the next one begins
+  std::vector<uint64_t> peaks;  // by step: peak of memory until the next one begins
   std::vector<planner::OperatorRange> regions;
-  std::vector<int64_t> gradient_after;  // by parameter; -1: got none
+  std::vector<int64_t> gradient_after;  // by parameter; -1: it got none
   std::vector<bool> shared;             // by parameter
   uint32_t backward_begin = 0;
   uint64_t peak_bytes = 0, input_bytes = 0;
-  std::string failed_operator;  // the innermost that threw
+  std::string failed_operator;  // the innermost operator that threw
 };
 
-// Sees the operators of one forward and backward on this thread. Parameters are views of a chunk
-// storage of their own each, so that operators on them and on views of them are known.
+// Sees the operators of one forward and backward on this thread. Each parameter is a view of its
+// own chunk storage, so operators on it and on its views are known.
 class StepRecorder final : public OperatorObserver, public ChunkSource, public RegionObserver {
  public:
   StepRecorder(at::Device device, size_t parameters, MemoryCount* memory);
 
-  // Operators from here on are backward's.
+  // From here on, operators belong to backward.
   void begin_backward();
   void gradient_complete(uint32_t parameter);
   RecordedStep finish();
   const std::string& failed_operator() const { return step_.failed_operator; }
 
-  // Storages that are neither inputs nor activations: buffers.
+  // Ignores the tensor's storage: it is a buffer, neither an input nor an activation.
   void ignore(const at::Tensor& tensor);
 
   void run(const c10::OperatorHandle& op, c10::DispatchKeySet below,
@@ -64,11 +64,11 @@ class StepRecorder final : public OperatorObserver, public ChunkSource, public R
   int depth_ = 0;
   bool backward_ = false;
   size_t region_first_ = 0;
-  double flops_before_first_ = 0;  // of operators before forward's or backward's first step
-  std::vector<uint32_t> reads_;    // of the operator that is about to run
-  std::vector<int64_t> last_use_;  // in forward, by parameter; -1: none yet
+  double flops_before_first_ = 0;  // by operators before forward's or backward's first step
+  std::vector<uint32_t> reads_;    // by the operator that is about to run
+  std::vector<int64_t> last_use_;  // by parameter, in forward; -1: none yet
   std::unordered_set<const c10::StorageImpl*> known_;
-  std::vector<c10::Storage> inputs_;  // so that no address is used twice
+  std::vector<c10::Storage> inputs_;  // held, so that no address is used twice
 };
 
 }  // namespace elixir

@@ -4,7 +4,7 @@
 
 namespace elixir {
 
-// Whose kernels a profile on the meta device imitates: what they keep for backward, and their
+// The kernels that a profile on the meta device imitates: their tensors for backward and their
 // scratch memory.
 enum class ProfileTarget : uint8_t { kCpu, kCuda };
 

@@ -8,16 +8,17 @@
 
 namespace elixir {
 
-// What a rank says once a step about the collectives it has made, and what it posts.
+// A rank's statement, once per step, about the collectives that it has made and the hyperparameters
+// that it posts.
 struct Vote {
-  uint64_t history = 0;  // a running hash over their kinds and chunks
+  uint64_t history = 0;  // a running hash over the collectives' kinds and chunks
   uint32_t step = 0;
   uint32_t flags = 0;  // not compared
   uint64_t terms = 0;  // a hash of the step's hyperparameters
 };
 
-// votes and members: by rank. kProtocol, naming the ranks that differ from the greater part, or
-// from rank 0 where there is none.
+// `votes` and `members` are by rank. Returns kProtocol if votes differ, and names the ranks that
+// differ from the majority, or from rank 0 if there is no majority.
 Status compare_votes(std::span<const Vote> votes, std::span<const Member> members);
 
 }  // namespace elixir

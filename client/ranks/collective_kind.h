@@ -8,11 +8,11 @@ namespace elixir {
 enum class CollectiveKind : uint8_t {
   kAllGather = 1,
   kReduceScatter = 2,
-  kValues = 3,  // of the host, from every rank to every rank
+  kValues = 3,  // host values, from every rank to every rank
   kBroadcast = 4,
   kScatter = 5,
   kGather = 6,
-  // Calls that a program makes on all ranks, which meet there.
+  // Calls that a program makes on all ranks, and in which the ranks wait for each other.
   kLoad = 7,
   kSetParameter = 8,
   kRelease = 9,
@@ -23,11 +23,11 @@ bool is_call(CollectiveKind kind);
 
 inline constexpr uint32_t kNoChunk = UINT32_MAX;
 
-// A rank's part in one collective. It must be the same on all ranks, else the program is wrong.
+// A rank's part in one collective. It must be the same on all ranks, or the program is wrong.
 struct CollectiveSignature {
   CollectiveKind kind = CollectiveKind::kValues;
   uint64_t bytes = 0;         // per rank; below 2^39
-  uint32_t chunk = kNoChunk;  // of the values; below shm::kMaxChunks = 2^20
+  uint32_t chunk = kNoChunk;  // the values' chunk; below shm::kMaxChunks = 2^20
 
   uint64_t pack() const {
     const uint64_t packed_chunk = (chunk + 1) & kChunkMask;  // kNoChunk: 0

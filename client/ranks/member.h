@@ -1,6 +1,6 @@
 #pragma once
 
-// The ranks of a job as each tells the others about itself. No torch, no sockets.
+// The facts about itself that each rank of a job tells the others. No torch, no sockets.
 
 #include <cstdint>
 #include <span>
@@ -15,18 +15,19 @@ struct Member {
   uint32_t rank = 0;
   uint32_t pid = 0;      // on its host
   std::string host;      // its name
-  std::string gpu_uuid;  // of the GPU it computes on, as nvidia-smi -L writes it; "" on CPUs
+  std::string gpu_uuid;  // its GPU's, as nvidia-smi -L writes it; "" on CPUs
 
   // "rank 2 (pid 77 on node-b)"
   std::string name() const;
 };
 
-// One line of text, and back. kProtocol for what encode_member never writes.
+// Converts to one line of text, and back. Returns kProtocol for text that encode_member never
+// writes.
 std::string encode_member(const Member& member);
 Result<Member> decode_member(std::string_view text);
 
-// kInvalidArgument when two ranks compute on one GPU, naming both and it: NCCL cannot, and the host
-// exchange can.
+// Returns kInvalidArgument if two ranks compute on one GPU, and names the ranks and the GPU. NCCL
+// cannot work with this; the host exchange can.
 Status refuse_shared_gpus(std::span<const Member> members);
 
 }  // namespace elixir

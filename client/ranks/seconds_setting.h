@@ -4,9 +4,9 @@
 
 namespace elixir {
 
-// A time that a program may set, else its user, else we: `option` unless 0, the environment
-// variable unless unset or empty, `fallback`. kInvalidArgument when the variable is no positive
-// number.
+// A time in seconds. It is the program's `option`, or, if that is 0, the user's environment
+// variable. If that is unset or empty, it is `fallback`. Returns kInvalidArgument if the variable
+// is not a positive number.
 Result<double> seconds_setting(double option, const char* variable, double fallback);
 
 }  // namespace elixir

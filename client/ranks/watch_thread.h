@@ -1,6 +1,6 @@
 #pragma once
 
-// The thread of a PeerWatch, and what it shares with the others. See peer_watch.h.
+// The thread of a PeerWatch, and the state that it shares with other threads. See peer_watch.h.
 
 #include <algorithm>
 #include <atomic>
@@ -32,8 +32,8 @@ struct PeerWatch::State {
     int failure;  // as WatchConnection::Received has it
   };
 
-  // Starts the thread. It ends when `leaving` is set and signal() is called; with a goodbye, unless
-  // `failing`.
+  // Starts the thread. It ends when `leaving` is set and signal() is called. It says goodbye,
+  // unless `failing` is set.
   void start();
   // Wakes the thread.
   void signal() const;
@@ -61,23 +61,23 @@ struct PeerWatch::State {
   bool fault_told = false, goodbye_said = false;
   // A rank's progress, and what it waits for. Signatures are packed; 0: it does not wait.
   struct Waiting {
-    uint64_t number = 0;  // of its last collective of the host
-    uint64_t in = 0;      // the signature of that one, while it waits in it
-    uint64_t made = 0;    // collectives of its device
-    uint64_t oldest = 0;  // of them, the first not done; 0: all are done
+    uint64_t number = 0;  // its last host collective
+    uint64_t in = 0;      // the signature of that collective, while it waits in it
+    uint64_t made = 0;    // number of its device's collectives so far
+    uint64_t oldest = 0;  // the first of them that is not done; 0: all are done
     uint64_t oldest_in = 0;
 
     bool operator==(const Waiting&) const = default;
     bool waits() const { return in != 0 || oldest != 0; }
-    // The collective of the host before which it has made those of its device.
+    // The number of the host collective before which it has made those of its device.
     uint64_t before() const { return in != 0 ? number : number + 1; }
   };
-  Waiting seen;  // of this rank
+  Waiting seen;  // this rank's
   int64_t seen_since_ns = 0;
   bool seen_told = false;
   WaitNotes seen_notes{kSayWaitingSeconds, kSayWaitingSeconds};
   int64_t unwell_since_ns = 0;  // 0: this rank is well
-  std::vector<Waiting> stuck;   // rank 0: what each rank has said last
+  std::vector<Waiting> stuck;   // rank 0: each rank's last message
 
   // written by the thread that makes collectives, read by the watch thread
   std::atomic<uint64_t> waiting_number = 0, waiting_in = 0;

@@ -4,9 +4,10 @@
 
 namespace elixir {
 
-// While it lives, a write of its thread to a connection that is gone fails with EPIPE and raises no
-// SIGPIPE, which would end the program; threads that are begun meanwhile stay so. Gloo writes
-// without MSG_NOSIGNAL, and what the program does on SIGPIPE elsewhere is its own affair.
+// While it lives, if its thread writes to a connection that is gone, the write fails with EPIPE. It
+// raises no SIGPIPE, which would end the program. Threads that start during that time keep this
+// setting. It is needed because Gloo writes without MSG_NOSIGNAL. It does not change how the rest
+// of the program handles SIGPIPE.
 class WithoutSigpipe {
  public:
   WithoutSigpipe() {
@@ -17,7 +18,7 @@ class WithoutSigpipe {
   ~WithoutSigpipe() {
     if (sigismember(&before_, SIGPIPE) == 1) return;
     const timespec now{};
-    while (::sigtimedwait(&sigpipe_, nullptr, &now) > 0) {  // one raised meanwhile
+    while (::sigtimedwait(&sigpipe_, nullptr, &now) > 0) {  // drops one raised in the scope
     }
     ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
   }

@@ -7,23 +7,24 @@
 
 namespace elixir {
 
-// The order in which an evaluation uses chunks. It has passes, as a training has steps, and nothing
-// says where one ends: a pass is over when its first chunk comes again, or when training goes on.
-// Where that chunk turns out to come several times in a pass, the guess is taken back. Not
-// thread-safe; no allocation while following.
+// The order in which an evaluation uses chunks. An evaluation has passes, as a training has steps,
+// but no call marks the end of one. So a pass is over when its first chunk comes again, or when
+// training resumes. If that chunk turns out to come several times in a pass, the record corrects
+// this guess. Not thread-safe; no allocation while following.
 class PassRecord : public UseOrder {
  public:
   // A pass with more uses is not recorded.
   explicit PassRecord(uint64_t most_uses = UseRecord::kMostUses) : UseOrder(most_uses) {}
 
-  // An operator uses the chunk, with so many others pinned already. Uses of one chunk in a row
-  // count once. True: a pass begins with it whose record() is known.
+  // Call it when an operator uses the chunk while `others_pinned` other chunks are pinned. Uses of
+  // one chunk in a row count once. Returns true if a pass begins with this use and order() is
+  // known.
   bool touch(uint32_t chunk, uint32_t others_pinned);
 
-  // Training goes on: the next use begins a pass.
+  // Call it when training resumes: the next use begins a pass.
   void restart();
 
-  // A whole pass is known, and this one has repeated it so far.
+  // True while a whole pass is known and the current one has repeated it so far.
   bool following() const { return known_; }
 
  private:
@@ -31,8 +32,9 @@ class PassRecord : public UseOrder {
   void adopt();
   void depart();
 
-  bool known_ = false;      // order() is a pass; else one being recorded
-  bool confirmed_ = false;  // it is a whole pass: it was repeated to its end, or training ended it
+  bool known_ = false;      // order() is a pass; false: a pass that is being recorded
+  bool confirmed_ = false;  // order() is a whole pass: it was repeated to its end, or training
+                            // ended it
 };
 
 }  // namespace elixir

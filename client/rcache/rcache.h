@@ -7,13 +7,13 @@
 //   pinned     holds a chunk that at least one operator uses now; pin() brings a chunk here.
 //   evictable  holds a chunk that no operator uses; the last unpin() brings it here, and
 //              start_fetch() before the first use.
-// pin() of a chunk that no block holds takes a free block, else the evictable block whose chunk is
-// needed last. Eviction never writes back: the param slots are the truth.
+// If no block holds the chunk, pin() takes a free block, or else the evictable block whose chunk is
+// needed last. Eviction never writes back, because the param slots always have the chunk's values.
 //
-// There are two kinds of blocks. Chunks that together hold one long parameter go as one into a long
-// block, which takes nothing else; here the first of them stands for the run. All of the above
-// holds for each kind by itself. One record covers the uses of both kinds. Among the chunks that
-// may be fetched now, the one needed first comes first.
+// There are two kinds of blocks. The chunks that together hold one long parameter form a run. A
+// long block takes one run and nothing else, and here the run's first chunk stands for it. The
+// rules above hold for each kind separately. One record covers the uses of both kinds. Among the
+// chunks that may be fetched now, the one that is needed first comes first.
 //
 // Training and evaluation each have their own record, and their own schedule of fetches from it.
 // Evaluation between two steps changes only which chunks are in blocks when the next step begins.
@@ -39,8 +39,8 @@ class RCache {
   RCache(const RCache&) = delete;
   RCache& operator=(const RCache&) = delete;
 
-  // Long blocks, and by chunk whether it goes into one. They are numbered behind the ordinary
-  // blocks.
+  // The number of long blocks, and, by chunk, whether it goes into one. Long blocks are numbered
+  // behind the ordinary ones.
   struct LongBlocks {
     uint32_t n_blocks = 0;
     std::vector<uint8_t> is_long = {};
@@ -52,8 +52,9 @@ class RCache {
          LongBlocks long_blocks = {0, {}});
 
   enum class Presence {
-    kHere,     // used before
-    kFetched,  // by start_fetch(), and not used since: it may be in progress
+    kHere,     // in a block, and used there before
+    kFetched,  // start_fetch() took it in, and nothing has used it since: the copy may be in
+               // progress
     kMissing,  // the caller must fill the block
   };
   struct Placement {
@@ -63,7 +64,7 @@ class RCache {
   };
 
   // The user of a chunk: forward and backward of a step, or a pass without gradients. Once a step
-  // has begun, all uses until its end are the step's.
+  // has begun, all uses until its end belong to the step.
   enum class Use { kStep, kEvaluation };
 
   // Pins the chunk and counts one use. Empty if it is in no block and all blocks of its kind are
@@ -76,8 +77,8 @@ class RCache {
   // Undoes one pin; true when it was the block's last one. REQUIRES: the chunk is pinned.
   bool unpin(uint32_t chunk);
 
-  // The chunk that the record needs next and no block holds, if a block has room for it now. Call
-  // it when all chunks in use are pinned.
+  // The first chunk that the record needs next and that no block holds, if a block has room for it
+  // now. Call it when all chunks in use are pinned.
   std::optional<uint32_t> next_fetch() const;
   // Takes next_fetch()'s chunk into its block. REQUIRES: next_fetch() has a value.
   Placement start_fetch();
@@ -90,19 +91,19 @@ class RCache {
   void drop(uint32_t chunk);
 
   // Ends a step: every chunk is stale, and its block becomes free. Frozen chunks that were used
-  // stay where they are, and the next step's schedule begins with them. Returns the result of
+  // stay in their blocks, and the next step's schedule begins with them. Returns the result of
   // UseRecord::end_step(). REQUIRES: nothing is pinned.
   bool end_step();
 
-  // Checks what holds between any two calls: the invariant above, and that blocks and the map from
-  // chunks agree. It passes over all blocks and chunks, so call it once per step.
+  // Checks the conditions between any two calls: the invariant above, and that blocks and the map
+  // from chunks agree. It passes over all blocks and chunks, so call it once per step.
   void check_invariant() const;
 
   uint32_t block_of(uint32_t chunk) const { return block_of_[chunk]; }
-  uint32_t n_blocks() const { return static_cast<uint32_t>(blocks_.size()); }  // of both kinds
+  uint32_t n_blocks() const { return static_cast<uint32_t>(blocks_.size()); }  // ordinary and long
   uint32_t n_pinned() const { return n_pinned_[0] + n_pinned_[1]; }
   bool is_long(uint32_t chunk) const { return kind_of(chunk) == kLong; }
-  // For the kind of block that the chunk goes into.
+  // Counts for the kind of block that the chunk goes into.
   uint32_t n_blocks_for(uint32_t chunk) const { return is_long(chunk) ? n_long_ : n_ordinary_; }
   uint32_t n_pinned_beside(uint32_t chunk) const { return n_pinned_[kind_of(chunk)]; }
 
@@ -116,10 +117,10 @@ class RCache {
   struct Block {
     uint32_t chunk = kNone;                 // kNone: free
     uint32_t pins = 0;                      // 0 and a chunk: evictable
-    uint32_t older = kNone, newer = kNone;  // in the list of those that are free, or evictable
-    bool fetched = false;                   // and not used since
+    uint32_t older = kNone, newer = kNone;  // neighbours in the list of free or of evictable blocks
+    bool fetched = false;                   // fetched by start_fetch(), and not used since
   };
-  // Blocks in the order in which they came in. Every block that is not pinned is in one list.
+  // Blocks in the order in which they were added. Every block that is not pinned is in one list.
   struct List {
     uint32_t oldest = kNone, newest = kNone;
   };
@@ -131,10 +132,10 @@ class RCache {
   // The fetches that follow from a record.
   struct Schedule {
     ByKind<std::vector<planner::CacheFetch>> fetches;
-    std::vector<uint32_t> held;  // by block, at its start; kNone: free
-    uint64_t version = 0;        // of the record
-    ByKind<size_t> next = {};    // of fetches
-    bool follows = false;        // blocks are as the schedule expects
+    std::vector<uint32_t> held;  // by block, at the schedule's start; kNone: free
+    uint64_t version = 0;        // the record's version
+    ByKind<size_t> next = {};    // index into `fetches`
+    bool follows = false;        // the blocks hold the chunks that the schedule expects
   };
 
   Kind kind_of(uint32_t chunk) const {
@@ -165,10 +166,11 @@ class RCache {
   ByKind<List> free_, evictable_;
   UseRecord uses_;
   PassRecord passes_;
-  // For a step after a step, for a step after an evaluation, and for a pass of an evaluation.
+  // Schedules for a step after a step, for a step after an evaluation, and for a pass of an
+  // evaluation.
   Schedule step_, step_after_pass_, pass_;
-  Schedule* now_ = &step_;       // that of turn_
-  std::vector<uint32_t> holds_;  // by block: room for what is compared with Schedule::held
+  Schedule* now_ = &step_;       // the schedule for turn_
+  std::vector<uint32_t> holds_;  // by block: scratch memory, compared with Schedule::held
   Use turn_ = Use::kStep;
   ByKind<uint32_t> n_pinned_ = {};
   uint64_t gathers_ = 0, evictions_ = 0, hits_ = 0;

@@ -19,23 +19,25 @@ namespace elixir {
 // Doorbells and requests to elixird: one ZeroMQ DEALER. Owned by one thread.
 class ControlChannel {
  public:
-  // Called about ten times a second while a reply is awaited; a status that is not ok ends the wait
-  // with it (the attach socket tells of elixird's death, ZeroMQ does not).
+  // Called about ten times a second while a thread waits for a reply. If the status is not ok, the
+  // wait ends and returns it. (The attach socket reports elixird's death, ZeroMQ does not.)
   using LivenessCheck = std::function<Status()>;
 
   static Result<std::unique_ptr<ControlChannel>> connect(const std::string& endpoint,
                                                          LivenessCheck check);
   ~ControlChannel();
 
-  // Sends the message and returns at once. kUnavailable when elixird does not drain its queue.
+  // Sends the message and returns at once. Returns kUnavailable if elixird does not read its
+  // messages.
   template <typename Message>
   Status post(Message message) {
     shm::seal_message(message, ++request_id_);
     return send(std::as_bytes(std::span(&message, 1)));
   }
 
-  // Sends the message and waits for the reply with its request id. `what` stands in the message of
-  // kTimedOut. A Refusal is returned as its status. `waits`: called about ten times a second.
+  // Sends the message and waits for the reply with its request id. The message of kTimedOut
+  // contains `what`. If elixird rejects the request, this returns the status from its reply.
+  // `waits` is called about ten times a second.
   using Waits = std::function<void(double waited_s)>;
   template <typename Reply, typename Message>
   Result<Reply> request(Message message, const std::string& what, double timeout_s,

@@ -12,12 +12,12 @@
 namespace elixir {
 
 struct FolderToSave {
-  int parent = -1;  // an open folder, in which the new one is to lie
+  int parent = -1;  // an open folder, in which elixird makes the new one
   std::string name;
   uint32_t after_step = 0;  // the last one posted
   const checkpoints::Details& details;
   const shm::Segment* staging = nullptr;  // null: no chunk is placed on the GPU
-  int lock = -1;                          // of the parent (checkpoint/listing.h); -1: not held here
+  int lock = -1;                          // the parent's (checkpoint/listing.h); -1: not held here
   bool drop_if_busy = false;
 };
 
@@ -31,7 +31,7 @@ struct FolderToLoad {
 // How a request ended.
 struct FolderOutcome {
   Status status;
-  bool refused = false;  // not taken, as opposed to taken and failed
+  bool refused = false;  // elixird rejected it; false: it took it, and it may have failed
   uint64_t step = 0, bytes = 0;
   uint64_t shadow_bytes = 0, shadow_peak_bytes = 0;
   uint64_t stall_ns = 0, write_ns = 0;

@@ -9,7 +9,7 @@ namespace elixir {
 struct HostRange {
   const std::byte* data;
   uint64_t bytes;
-  // No copy crosses a multiple of it; 0: one may cross any place.
+  // No copy crosses a multiple of it; 0: copies may cross any place.
   uint64_t slot_bytes = 0;
 };
 

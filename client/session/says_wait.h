@@ -8,9 +8,9 @@
 
 namespace elixir {
 
-// One thread's waits for other ranks, which elixird shows once they have lasted kSaidAfterS. Where
-// several threads of a rank wait, the first one that says so is shown. One compare-exchange at the
-// beginning and one at the end of a long wait; a shorter one costs nothing.
+// One thread's waits for other ranks, which elixird shows once they have lasted kSaidAfterS. If
+// several threads of a rank wait, elixird shows the first one that says so. A long wait costs one
+// compare-exchange at its beginning and one at its end; a shorter one costs nothing.
 class SaysWait {
  public:
   static constexpr double kSaidAfterS = 1;
@@ -20,7 +20,7 @@ class SaysWait {
   SaysWait(const SaysWait&) = delete;
   ~SaysWait() { take_back(); }
 
-  // The wait goes on. Call it as often as you like.
+  // Says that the wait continues. Call it as often as you like.
   void say(shm::WaitsFor what, uint32_t rank, int64_t since_ns) {
     if (what == shm::WaitsFor::kNothing || seconds_since(since_ns) < kSaidAfterS) return;
     shm::SaidWait now;
@@ -32,7 +32,7 @@ class SaysWait {
     word_.compare_exchange_strong(nothing, now, std::memory_order_relaxed);  // orders nothing
     said_ = now;
   }
-  // It is over.
+  // Says that the wait is over.
   void take_back() {
     if (said_ == shm::SaidWait{}) return;
     word_.compare_exchange_strong(said_, {}, std::memory_order_relaxed);  // orders nothing

@@ -7,8 +7,8 @@
 
 namespace elixir {
 
-// Copies inputs to the device through page-locked memory. There is so much of it that the caller
-// usually need not wait until the device has read it. Used under the engine's mutex.
+// Copies inputs to the device through page-locked memory. There is enough of it that the caller
+// seldom waits until the device has read it. Used under the engine's mutex.
 class InputUpload {
  public:
   explicit InputUpload(Device& device) : device_(device) {}
@@ -18,7 +18,8 @@ class InputUpload {
   void upload(std::byte* device, const void* values, size_t bytes);
 
  private:
-  // Beyond this it waits for the oldest piece, if that is large enough.
+  // If all pieces together would be larger, it waits for the oldest piece and reuses it, if that is
+  // large enough.
   static constexpr size_t kMostBytes = size_t{256} << 20;
   static constexpr size_t kLeastPieceBytes = 4096;
 
@@ -32,8 +33,8 @@ class InputUpload {
 
   Device& device_;
   std::vector<Piece> pieces_;
-  size_t next_ = 0;   // of pieces_: the one taken the longest ago
-  size_t bytes_ = 0;  // of all
+  size_t next_ = 0;   // index of the piece that was taken longest ago
+  size_t bytes_ = 0;  // all pieces together
 };
 
 }  // namespace elixir

@@ -10,21 +10,22 @@
 
 namespace elixir {
 
-// Where the time of a step goes. Owned by the thread that runs the model, and by autograd's while
-// that one waits.
+// Measures how a step spends its time. Owned by the thread that runs the model. While that thread
+// waits, autograd's thread owns it.
 //
-// On a CPU operators run when they are called, and the times are the host's, from step() to step().
-// A GPU works behind the host (Device::runs_behind_host): the times are its own, from the end of
-// one step's operators to the end of the next one's, and are known when it is done.
+// On a CPU, operators run when they are called. The times are the host's, from step() to step(). A
+// GPU works behind the host (Device::runs_behind_host). The times are its own, from the end of one
+// step's operators to the end of the next one's, and are known when it is done.
 class StepMeter {
  public:
   // `trace` may be null.
   StepMeter(Device& device, StepTrace* trace);
 
-  // Who waits while a Stall lives.
+  // Says who waits while a Stall lives.
   enum class Waits : uint8_t {
-    kHost,       // operators wait already, or do not yet: outside of a step's operators
-    kOperators,  // operators that are enqueued next, for a chunk or for gradients on their way
+    kHost,       // only the host waits, outside of a step's operators: operators wait already, or
+                 // not yet
+    kOperators,  // the next enqueued operators wait, for a chunk or for gradients on their way
   };
   class Stall {
    public:
@@ -41,19 +42,19 @@ class StepMeter {
     const bool resumes_;
   };
 
-  // The next operator is about to be enqueued.
+  // Call it when the next operator is about to be enqueued.
   void operators_run() {
     if (behind_host_) device_.operators_run();
   }
-  // Those of `step` are.
+  // Call it when all operators of `step` are enqueued.
   void operators_end(uint32_t step) {
     if (behind_host_) device_.operators_end(step);
   }
-  // The host is about to post `step`.
+  // Call it when the host is about to post `step`.
   void end_step(uint32_t step);
 
-  // Steps whose times are known, in order, each once; the update's legs are the caller's. Waits for
-  // nothing. A CPU's step is known after end_step().
+  // Returns each step whose times are known, once, in order. The caller fills in the update's leg.
+  // Waits for nothing. A CPU's step is known after end_step().
   std::optional<StepLegs> next();
 
   Roofline roofline(const StepLegs& legs) { return roofline_.add(legs); }
@@ -65,12 +66,12 @@ class StepMeter {
   Device& device_;
   StepTrace* const trace_;
   const bool behind_host_;
-  int64_t stall_end_ns_;  // of the last one
+  int64_t stall_end_ns_;  // end of the last stall
   RooflineMeter roofline_;
   int64_t step_begin_ns_;
   uint64_t exposed_ns_ = 0;
-  std::optional<OperatorTimes> ended_;  // of a CPU
-  StepLegs totals_;                     // the device's running totals when a step was known last
+  std::optional<OperatorTimes> ended_;  // on a CPU: the step that ended, until next() takes it
+  StepLegs totals_;                     // the device's running totals at the last known step
 };
 
 }  // namespace elixir

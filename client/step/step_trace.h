@@ -18,15 +18,16 @@ class StepTrace {
  public:
   // Several ranks: rank 0 writes `path`, rank r `path`.r. Throws when the file cannot be written.
   StepTrace(const std::string& path, uint32_t rank, Device& device);
-  // Writes what the device has done since the last step was posted. Says in the log which write
-  // failed, if one did.
+  // Writes the device's spans since the last step was posted. If a write failed, the log says
+  // which.
   ~StepTrace();
 
-  // Operators ran without a stall, on a device that runs them when they are called. (Other devices
-  // report it themselves: Device::take_spans.)
+  // Adds a span of operators without a stall, on a device that runs them when they are called.
+  // (Other devices report it themselves: Device::take_spans.)
   void add_compute(int64_t begin_ns, int64_t end_ns);
 
-  // The step is about to be posted: writes what is known of it, and of updates since the last call.
+  // Call it when the step is about to be posted. Writes all that is known about the step, and about
+  // updates since the last call.
   void end_step(uint32_t step, const Session& session);
 
  private:
@@ -36,7 +37,7 @@ class StepTrace {
   Device& device_;
   std::unique_ptr<TraceWriter> writer_;
   uint32_t step_ = 0;                    // the last one
-  std::vector<StreamSpan> compute_;      // of the current step
+  std::vector<StreamSpan> compute_;      // spans of the current step
   std::vector<uint64_t> update_end_ns_;  // by chunk: end of the last update that was written
 };
 

@@ -9,21 +9,22 @@
 
 namespace elixir {
 
-// Activation checkpointing (Chen et al., arXiv 1604.06174): runs `function(inputs)` keeping nothing
-// but the inputs, and runs it again when backward needs what it left out, with the random numbers
-// of the first time. Gradients have the bits they would have without it.
+// Activation checkpointing (Chen et al., arXiv 1604.06174): runs `function(inputs)` and keeps only
+// the inputs. When backward needs the activations, it runs the function again, with the random
+// numbers of the first run. Gradients have the same bits as without checkpointing.
 //
-// The function must compute the same again: from its inputs, from parameters, from constants and
-// from torch's default generators (of the CPU, and of the inputs' device). What else it does is
-// done twice: a generator of one's own goes on, BatchNorm counts the batch twice. Autocast is as it
-// was in forward, without its cache. It may be called from backward's thread. It may return
-// parameters, inputs and buffers: the caller gets aliases of them. Without gradients (NoGradGuard)
-// it is simply called.
+// The function must compute the same values again. It may use its inputs, parameters, constants and
+// torch's default generators (of the CPU, and of the inputs' device). Its other effects happen
+// twice: a generator of your own advances twice, and BatchNorm counts the batch twice. Autocast is
+// as in forward, without its cache. backward's thread may call the function. The function may
+// return parameters, inputs and buffers: the caller gets aliases of them. Without gradients
+// (NoGradGuard) it is simply called.
 //
-// Throws elixir::Error (kInvalidArgument) for an undefined input, and where the function writes one
-// in place. Throws it in backward when the function then returns another number of tensors, or one
-// of another shape; when step() or set_parameter() has changed a parameter that it reads; under
-// torch::autograd::grad(), backward() with inputs and backward() with create_graph.
+// Throws elixir::Error (kInvalidArgument) for an undefined input, and if the function writes to an
+// input in place. In backward it throws this error in three cases: the function returns another
+// number of tensors, or a tensor of another shape; step() or set_parameter() has changed a
+// parameter that it reads; or it runs under torch::autograd::grad(), backward() with inputs or
+// backward() with create_graph.
 using TensorsFunction =
     std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>& inputs)>;
 ELIXIR_PUBLIC std::vector<at::Tensor> checkpoint(const TensorsFunction& function,

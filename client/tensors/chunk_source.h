@@ -18,7 +18,7 @@ class ChunkSource {
   // Gathers the distinct chunks and pins them, all or none. Throws elixir::Error.
   virtual void acquire(std::span<const uint32_t> chunks, const char* operator_name) = 0;
 
-  // Undoes one acquire of the same chunks.
+  // Undoes one acquire() of these chunks.
   virtual void release(std::span<const uint32_t> chunks) noexcept = 0;
 
   // The name of the parameter at that element; empty if there is none.
@@ -30,7 +30,7 @@ class ChunkSource {
   }
   virtual void let_go(std::span<const uint32_t> chunks) noexcept { release(chunks); }
 
-  // A scope of this thread in which no step is made.
+  // Begins and ends a scope of this thread in which no step is made.
   virtual void begin_scope() {}
   virtual void end_scope() noexcept {}
 };
@@ -39,7 +39,8 @@ class ChunkSource {
 // operators of other threads run. Any thread.
 class ChunkBinding {
  public:
-  // Returns null if the source has ended or not begun. Else it lives at least until leave().
+  // Returns null if the source has ended or not begun. Otherwise the source lives at least until
+  // leave().
   ChunkSource* enter() {
     // Sequentially consistent, with end(): either end() sees this count, or this sees end()'s null.
     inside_.fetch_add(1);

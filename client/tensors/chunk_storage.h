@@ -22,11 +22,12 @@ class ChunkStorage final : public c10::StorageImpl {
   uint32_t chunk() const { return chunk_; }
   const std::shared_ptr<ChunkBinding>& binding() const { return binding_; }
 
-  // The chunk's bytes lie at `block` now; null: it is not gathered, and who asks for a pointer to
-  // write through (data_ptr(); in Python numpy(), DLPack, compiled kernels) gets LibTorch's error.
+  // Sets the place of the chunk's bytes. With null the chunk is not gathered. Then LibTorch throws
+  // if a program asks for a pointer that it could write through (data_ptr(); in Python numpy(),
+  // DLPack, compiled kernels).
   void place(void* block);
-  // Its bytes stay where they are, and may be others' at any time: nobody uses them now, and who
-  // asks for a pointer gets the error.
+  // Nobody uses the bytes now. They stay where they are, but another chunk may overwrite them at
+  // any time. So a request for a pointer gets that error, too.
   void close();
 
  private:
@@ -40,12 +41,12 @@ at::Tensor chunk_view(const c10::intrusive_ptr<ChunkStorage>& storage, at::Scala
 
 // The chunk storage under a tensor (a parameter or a view of one), or null.
 ChunkStorage* chunk_storage_of(const at::Tensor& tensor);
-// Whether it is this one: without a cast.
+// Whether chunk_storage_of(tensor) is `storage`, without a cast.
 bool lies_in(const at::Tensor& tensor, const ChunkStorage& storage);
 
-// From now on LibTorch refuses to serialise (torch::save, torch.save) a tensor whose memory is not
-// here: a parameter that is not gathered, a gradient that has gone to elixird. Without it
-// torch::save writes zeros. Any thread.
+// From now on LibTorch throws if a program serialises (torch::save, torch.save) a tensor whose
+// memory is not here. Such a tensor is a parameter that is not gathered, or a gradient that has
+// gone to elixird. Without this call torch::save writes zeros. Any thread.
 void keep_serialisation_honest();
 
 }  // namespace elixir

@@ -5,13 +5,14 @@
 namespace elixir {
 
 // The extra dispatch key that parameters in chunks carry, and by which operators on them are
-// intercepted. PyTorch reserves it for out-of-core tensors; it sits below autograd and autocast, so
-// that each leaf operator is seen with exactly the tensors it reads.
+// intercepted. PyTorch reserves it for out-of-core tensors. It lies below autograd and autocast, so
+// the interception sees each leaf operator with exactly the tensors that it reads.
 // Note: docs/design/elixir.md, "interception below autograd".
 inline constexpr c10::DispatchKey kChunkKey = c10::DispatchKey::Fake;
 
 // The mode under which client/tensors/meta_init.h builds modules. PyTorch reserves it for deferred
-// initialisation; it sits above autograd, so that an initialisation is seen as the module calls it.
+// initialisation. It lies above autograd, so MetaInit sees an initialisation as the module calls
+// it.
 inline constexpr c10::DispatchKey kMetaInitKey = c10::DispatchKey::DeferredInit;
 
 }  // namespace elixir

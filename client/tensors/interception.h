@@ -14,25 +14,25 @@ class OperatorHandle;
 
 namespace elixir {
 
-// Before the first operator on a chunk view: the dispatcher fallback of interception.cpp is linked
-// in, and torch's operators that make a view pass by it, since a view reads no byte. Operators that
-// take tensors in containers are intercepted, too, also those that a library registers later. Any
-// thread.
+// Call it before the first operator on a chunk view. It makes the linker keep interception.cpp with
+// its dispatcher fallback. It lets torch's operators that make a view pass by the fallback, because
+// a view reads no byte. Operators that take tensors in containers are intercepted, too, also those
+// that a library registers later. Any thread.
 void keep_interception();
 
-// Runs the operators of one thread in the interception's place, as client/profile does.
+// Runs the operators of one thread in place of the interception. client/profile uses it.
 class OperatorObserver {
  public:
   virtual ~OperatorObserver() = default;
 
-  // Must run `op` with the keys `below`: op.redispatchBoxed(below, stack). The chunks that the
-  // operator reads have been acquired; they are released after it.
+  // Must run `op` with the keys `below`: op.redispatchBoxed(below, stack). The operator's chunks
+  // have been acquired, and are released after this call.
   virtual void run(const c10::OperatorHandle& op, c10::DispatchKeySet below,
                    std::vector<c10::IValue>* stack) = 0;
 };
 
-// While it lives, every leaf operator of this thread passes `observer`, also one that reads no
-// parameter, but for torch's views; and those of a backward that starts on this thread and stays on
+// While it lives, `observer` runs every leaf operator of this thread, also operators that read no
+// parameter, except torch's views. This includes a backward that starts on this thread and stays on
 // it (of CPU and meta tensors).
 class ObservedOperators {
  public:

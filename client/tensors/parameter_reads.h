@@ -9,8 +9,8 @@
 
 namespace elixir {
 
-// Parameters as operators read them, by their version counters, which step() and set_parameter()
-// raise. Keeps no tensor alive.
+// The parameters that operators have read, with their version counters at that time. step() and
+// set_parameter() raise these counters. It keeps no tensor alive.
 class ParameterReads {
  public:
   struct Change {
@@ -19,15 +19,15 @@ class ParameterReads {
 
   void note(const at::Tensor& parameter);
 
-  // Of a parameter that was given other values since it was read, if there is one.
+  // The first parameter whose values have changed since it was read. Empty: there is none.
   std::optional<Change> first_change() const;
 
  private:
   std::vector<std::pair<c10::VariableVersion, uint32_t>> versions_;
 };
 
-// While it lives, what this thread's operators read is noted in `reads`, and in those of the scopes
-// around this one.
+// While it lives, the parameters that this thread's operators read are noted in `reads`, and in the
+// `reads` of the scopes around this one.
 class NotedReads {
  public:
   explicit NotedReads(ParameterReads* reads);
@@ -35,7 +35,7 @@ class NotedReads {
   NotedReads(const NotedReads&) = delete;
   NotedReads& operator=(const NotedReads&) = delete;
 
-  // The interception says what an operator reads: a parameter or a view of one.
+  // The interception calls it with each parameter, or view of one, that an operator reads.
   static void note(const at::Tensor& parameter);
 
  private:

@@ -2,8 +2,9 @@
 
 namespace elixir {
 
-// Told on the thread that runs them when a checkpointed region begins and ends: in forward, and in
-// backward around its recomputation and the gradients that follow. Not told of regions within one.
+// Is called when a checkpointed region begins and ends, on the thread that runs it. This happens in
+// forward, and in backward around the region's recomputation and the gradients that follow. Regions
+// inside of a region do not count.
 class RegionObserver {
  public:
   virtual ~RegionObserver() = default;
@@ -11,11 +12,11 @@ class RegionObserver {
   virtual void region_ends() noexcept = 0;
 };
 
-// Whether this thread is inside a checkpointed region: it runs without gradients in forward, and is
-// no evaluation.
+// Whether this thread is inside a checkpointed region. In forward a region runs without gradients,
+// but it is no evaluation.
 bool in_checkpointed_region();
 
-// This thread's observer from now on, or none; returns the one before.
+// Sets this thread's observer, or removes it with null. Returns the previous one.
 RegionObserver* observe_regions(RegionObserver* observer);
 
 }  // namespace elixir

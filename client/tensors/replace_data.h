@@ -4,10 +4,10 @@
 
 namespace elixir {
 
-// Tensor::set_data() between any two kinds of dense tensors: LibTorch's own refuses to exchange a
-// meta tensor and one of a device, and a meta tensor and a view of a chunk. `tensor` keeps its
-// identity, its requires_grad and its hooks; it must have no gradient. Its storage, sizes, type and
-// device become those of `data`, which must require no gradient.
+// Tensor::set_data() between any two kinds of dense tensors. LibTorch's own cannot exchange a meta
+// tensor with a tensor of a device, or with a view of a chunk. `tensor` keeps its identity, its
+// requires_grad and its hooks. It must have no gradient. It gets the storage, sizes, type and
+// device of `data`, which must not require a gradient.
 void replace_data(const at::Tensor& tensor, const at::Tensor& data);
 
 }  // namespace elixir

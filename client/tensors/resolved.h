@@ -5,15 +5,15 @@
 
 namespace elixir {
 
-// `tensor` with its final bytes. LibTorch delays a negation, a conjugation and zeros by a bit of
-// the tensor, which a copy of its memory would miss.
+// `tensor` with its final bytes. LibTorch delays a negation, a conjugation and zeros: it only sets
+// a bit of the tensor. A copy of the tensor's memory would miss this.
 inline at::Tensor resolved(const at::Tensor& tensor) {
   if (tensor._is_zerotensor()) return at::zeros(tensor.sizes(), tensor.options());
   return tensor.resolve_conj().resolve_neg();
 }
 
-// Null, or what a tensor is whose elements are not just the bytes of its memory: who copies those
-// loses something. Any tensor.
+// Null if the tensor's elements are just the bytes of its memory. Otherwise its kind, for messages:
+// a copy of the memory would lose something. It takes any tensor.
 inline const char* special_kind(const at::Tensor& tensor) {
   if (tensor.unsafeGetTensorImpl()->is_python_dispatch()) {
     return "of a tensor class of its own (a quantised one, say)";

@@ -7,7 +7,7 @@
 
 namespace elixir {
 
-// What a library's exception says, without the stack that torch adds to its own.
+// The message of a library's exception, without the stack that torch adds to its own.
 inline std::string failure_text(const std::exception& failure) {
   const auto* torch_failure = dynamic_cast<const c10::Error*>(&failure);
   return torch_failure != nullptr ? torch_failure->what_without_backtrace() : failure.what();

@@ -1,12 +1,12 @@
 #pragma once
 
-// A trace that chrome://tracing and Perfetto open: what a trainer's streams and elixird's update of
-// its chunks did, and when. In the Chrome trace event format (JSON; "Trace Event Format", the
-// Chromium project), complete events.
+// Writes a trace that chrome://tracing and Perfetto open. It shows a trainer's streams and
+// elixird's updates of its chunks over time. It consists of complete events in the Chrome trace
+// event format (JSON; "Trace Event Format", the Chromium project).
 //
-// The times in the file count from its "baseTimeNanoseconds" on the Unix epoch's clock: the same
-// base as in a trace of torch's profiler, so that the "traceEvents" of both files, and those of
-// several ranks, put into one list are one trace.
+// The times in the file count from its "baseTimeNanoseconds" on the Unix epoch's clock. A trace of
+// torch's profiler has the same base. So you can put the "traceEvents" of both files, and those of
+// several ranks, into one list and get one trace.
 
 #include <cstdint>
 #include <memory>
@@ -30,7 +30,7 @@ static_assert(static_cast<int>(TraceRow::kCompute) == static_cast<int>(Stream::k
               static_cast<int>(TraceRow::kGather) == static_cast<int>(Stream::kGather) &&
               static_cast<int>(TraceRow::kReduce) == static_cast<int>(Stream::kReduce));
 
-// What is beside an event; what is negative is left out, and so are zero bytes.
+// An event's arguments. Negative values and zero bytes are left out.
 struct TraceArgs {
   int64_t step = -1;
   int64_t chunk = -1;
@@ -46,18 +46,19 @@ struct TraceOptions {
 // Any thread may call it. Holds at most 64 KiB, which go to the file when they are full.
 class TraceWriter {
  public:
-  // Replaces the file. kInvalidArgument when it cannot be written, with the path and the cause.
+  // Replaces the file. Returns kInvalidArgument, with the path and the cause, if the file cannot be
+  // written.
   static Result<std::unique_ptr<TraceWriter>> open(const TraceOptions& options);
-  ~TraceWriter();  // closes; what close() would say is lost
+  ~TraceWriter();  // closes the file; the status of close() is lost
   TraceWriter(const TraceWriter&) = delete;
   TraceWriter& operator=(const TraceWriter&) = delete;
 
-  // CLOCK_MONOTONIC; an end before the begin counts as the begin. Events may come in any order.
-  // After a write that failed, and after close(), nothing more is written.
+  // Times are of CLOCK_MONOTONIC; an end before the begin counts as the begin. Events may come in
+  // any order. After a write that failed, and after close(), nothing more is written.
   void span(TraceRow row, const char* name, int64_t begin_ns, int64_t end_ns,
             const TraceArgs& args = {});
 
-  // Ends the file. Says, every time, which write was the first to fail.
+  // Ends the file. Every call returns the error of the first write that failed.
   Status close();
 
  private:
@@ -71,7 +72,7 @@ class TraceWriter {
   // constant
   const TraceOptions options_;
   const int64_t trainer_pid_, elixird_pid_;
-  const int64_t base_ns_;      // of the file's times, on the Unix epoch's clock
+  const int64_t base_ns_;      // the base of the file's times, on the Unix epoch's clock
   const int64_t to_epoch_ns_;  // CLOCK_REALTIME - CLOCK_MONOTONIC at the start
 
   Mutex mutex_;

@@ -10,19 +10,23 @@
 
 namespace elixir {
 
-// What the planner chooses for a training by `options`, on the machine as `elixirctl probe` left it
-// in its cache (planner/machine_cache.h); what is not in a cache is measured now where that
-// disturbs nobody, by a single rank on the CPU. The same on all ranks of a node. elixir::plan() is
-// this after a profile.
+// The planner's choice for a training with `options`. It uses the cached measurements of `elixirctl
+// probe` (planner/machine_cache.h). If they are missing, a single rank on the CPU measures now,
+// because that disturbs nobody. All ranks of a node get the same choice. elixir::plan() makes a
+// profile and calls this.
 //
-// Nothing, with a line in the log where it is not by choice: something of the layout is asked for
-// in `options`; the device is the CPU and device_memory_bytes is 0, so that nothing is scarce;
-// there are several nodes; the machine has not been measured. kResourceExhausted: nothing fits.
+// Returns nothing in four cases. The log has a line if this was not the user's choice.
+//   `options` have a strategy, a plan or a layout. (Four fields of the layout do not count, because
+//   a plan follows them: exchange, long_blocks, spare_slots and swing_stride.)
+//   The device is the CPU and device_memory_bytes is 0, so that nothing is scarce.
+//   There are several nodes.
+//   The machine has not been measured.
+// Returns kResourceExhausted if nothing fits.
 Result<std::optional<planner::PlannedStep>> choose_plan(const planner::ModelProfile& profile,
                                                         const Options& options,
                                                         const LaunchEnvironment& environment);
 
-// False where choose_plan() would choose nothing by choice, so that no profile is needed.
+// False if choose_plan() would return nothing by the user's choice. Then no profile is needed.
 bool plan_is_wanted(const Options& options);
 
 }  // namespace elixir

@@ -1,9 +1,9 @@
 #pragma once
 
-// One rank's training run: ties the plan, the device, the session with elixird, the exchange
-// between ranks, the rCache, and the hooks on the module's parameters together.
+// One rank's training run. It connects the plan, the device, the session with elixird, the exchange
+// between ranks, the rCache, and the hooks on the module's parameters.
 //
-// Any thread may run operators and backward(): a mutex guards the state that they touch
+// Any thread may run operators and backward(): a mutex guards the state that they use
 // (engine_operators.cpp, engine_gradients.cpp). Only one thread at a time may call step(),
 // outcome() and the functions that ask about them, or end the optimizer. In a forked child every
 // call throws.
@@ -73,8 +73,8 @@ class Engine final : public ChunkSource {
   std::vector<ParamGroup> param_groups() const;
   void set_param_group(uint32_t group, const ParamGroup& changes);
   uint32_t add_param_group(const ParamGroup& group);
-  // `pull` brings hyperparameters that were set elsewhere. With immediate updates it is called
-  // before a step's are fixed, in a thread that runs backward(). It may throw.
+  // `pull` fetches hyperparameters that were set elsewhere. With immediate updates, a thread that
+  // runs backward() calls it before a step's hyperparameters are fixed. It may throw.
   void pull_before_fixing(std::function<void()> pull);
   void release_model();
 
@@ -113,10 +113,10 @@ class Engine final : public ChunkSource {
   struct Block {
     std::byte* memory;
     DeviceEvent unused;  // the operators that read its content are done
-    DeviceEvent filled;  // its content is there
+    DeviceEvent filled;  // its content has arrived
   };
 
-  // While it lives, no other thread's operator begins. For use between two await_operators() of a
+  // While it lives, no other thread's operator begins. Use it between two await_operators() of one
   // call.
   class ClosedGate {
    public:
@@ -154,7 +154,7 @@ class Engine final : public ChunkSource {
   void require_none_lost() const ELIXIR_REQUIRES(mutex_);
   // Changes to a step's gradients that no hook has reported.
   struct Assigned {
-    bool dropped = false;  // another's zero_grad() has dropped all that had come
+    bool dropped = false;  // another optimizer's zero_grad() has dropped all that had come
     std::vector<std::pair<uint32_t, at::Tensor>> gradients = {};  // assigned by hand
   };
   Assigned assigned_gradients();
@@ -211,10 +211,10 @@ class Engine final : public ChunkSource {
     at::ScalarType built_as;
   };
   std::vector<Rest> rest_;
-  std::vector<NamedTensor> shared_buffers_;  // all ranks get rank 0's after every step
+  std::vector<NamedTensor> shared_buffers_;  // all ranks get rank 0's values after every step
   const bool keeps_gradients_;
-  // By chunk: how many chunks are in the storage, and in the block, that begins with it
-  // (RunPlan::run_lengths). Storages by chunk, null if that is 0.
+  // By chunk: the number of chunks in the storage (and the block) that begins with it
+  // (RunPlan::run_lengths). Storages are by chunk, and null if that number is 0.
   const std::vector<uint32_t> runs_;
   std::vector<c10::intrusive_ptr<ChunkStorage>> storages_;
   std::vector<std::vector<int64_t>> sizes_;  // by parameter
@@ -222,7 +222,7 @@ class Engine final : public ChunkSource {
   std::vector<std::byte*> own_blocks_;       // by chunk; null: it is gathered into one of blocks_
   const std::shared_ptr<ChunkBinding> binding_;
 
-  // Each of these needs those before it.
+  // Each of these members needs the ones before it.
   PlacedDevice placed_device_;
   Device* const device_;
   ConnectedRanks ranks_;  // empty: the host exchange
@@ -243,7 +243,7 @@ class Engine final : public ChunkSource {
   std::unique_ptr<RCache> rcache_ ELIXIR_PT_GUARDED_BY(mutex_);
 
   StepControl control_;
-  std::function<void()> pull_ ELIXIR_GUARDED_BY(mutex_);  // empty: nothing is set elsewhere
+  std::function<void()> pull_ ELIXIR_GUARDED_BY(mutex_);  // empty: set nowhere else
   std::unique_ptr<StepTrace> trace_;                      // null: none is asked for
   StepMeter meter_ ELIXIR_GUARDED_BY(mutex_);
   // Empty: the plan is not the planner's.
@@ -252,14 +252,14 @@ class Engine final : public ChunkSource {
   bool device_update_pending_ ELIXIR_GUARDED_BY(mutex_) = false;
   StepStats stats_;
   StepStats counters_at_step_;               // running totals when the last step ended
-  StepLegs legs_ ELIXIR_GUARDED_BY(mutex_);  // of the last step whose times are known
+  StepLegs legs_ ELIXIR_GUARDED_BY(mutex_);  // the last step's whose times are known
   static constexpr uint32_t kKeptRooflines = 4;
   Roofline rooflines_[kKeptRooflines] ELIXIR_GUARDED_BY(mutex_);  // by step
   bool said_departed_ = false;
   bool said_old_gradients_ = false;
-  // The device's first error in a place where nothing may throw; the next call throws it.
+  // The device's first error at a place that must not throw; the next call throws it.
   std::exception_ptr failure_ ELIXIR_GUARDED_BY(mutex_);
-  std::optional<LoadReport> loaded_;  // what the run began with
+  std::optional<LoadReport> loaded_;  // the folder that the run began with
   int64_t steps_before_ = 0;          // the run's step minus the session's
   std::vector<std::weak_ptr<SaveRequest>> saves_ ELIXIR_GUARDED_BY(mutex_);
   // Locks of folders that this rank has saved into.
@@ -268,9 +268,9 @@ class Engine final : public ChunkSource {
   // Also guards the device, the exchange and the session, except calls that wait for elixird or
   // other ranks, and those of the swing runner.
   mutable Mutex mutex_;
-  CondVar unpinned_;  // an operator, or another holder of a block, has ended
+  CondVar unpinned_;  // signalled when an operator, or another holder of a block, has ended
   OperatorGate gate_;
-  // Operators that enclose one that waits for a block.
+  // The number of operators that enclose an operator that waits for a block.
   uint32_t waiting_inside_ ELIXIR_GUARDED_BY(mutex_) = 0;
 };
 

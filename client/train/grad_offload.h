@@ -12,20 +12,20 @@
 
 namespace elixir {
 
-// Moves gradients to where the exchange wants them, as backward makes them. Gradients of a chunk
-// come in micro-steps: one of each parameter, then the exchange gets the chunk.
+// Moves gradients to the exchange as backward makes them. Gradients of a chunk come in micro-steps:
+// one gradient of each parameter, then the exchange gets the chunk.
 //
-// With several ranks a step's micro-steps are those of the whole model. The first parameter that
-// comes a second time begins the next micro-step of all chunks, and gradients that are missing in
-// the one before count as zeros. So a parameter's gradients are added up in an order that does not
-// depend on its chunk, and no chunk waits for a parameter that a pass does not use. A single rank
-// adds up in the order in which gradients come: there each chunk has its own micro-steps.
+// With several ranks, all chunks of the model have their micro-steps together. The first parameter
+// that comes a second time begins the next micro-step of all chunks. Gradients that are missing in
+// the previous one count as zeros. So a parameter's gradients are added up in an order that does
+// not depend on its chunk, and no chunk waits for a parameter that a pass does not use. A single
+// rank adds up gradients in the order in which they come, so each chunk has its own micro-steps.
 //
 // Owned by the thread that runs backward. Throws elixir::Error.
 class GradOffload {
  public:
-  // `most_micro_steps`: after so many of a step a chunk is updated at once, and no more gradients
-  // may come or be dropped (immediate updates); 0: any number.
+  // `most_micro_steps`: with immediate updates, a chunk is updated at once after this many
+  // micro-steps of a step. No more gradients may come or be dropped then. 0: any number.
   GradOffload(Device& device, Exchange& exchange, const shm::Shape& shape,
               std::vector<shm::ParameterPlace> places, uint32_t most_micro_steps);
 
@@ -44,10 +44,10 @@ class GradOffload {
   bool pending() const;
 
   // Whether the next gradient of parameter `index` is the first of a micro-step. Such a gradient
-  // may have to wait for elixird to be done with the slot, or for the device memory of an earlier
+  // may have to wait until elixird no longer uses the slot, or for the device memory of an earlier
   // one.
   bool begins_micro_step(uint32_t index) const {
-    // of several chunks, the first
+    // the first of several chunks
     return !chunks_[places_[index].chunk].open || came_[index] != 0;
   }
 
@@ -57,16 +57,16 @@ class GradOffload {
            chunks_[chunk].micro_steps == most_micro_steps_;
   }
 
-  // Call it after the post: the next gradients are those of the next step.
+  // Call it after the post: the next gradients belong to the next step.
   void forget();
 
  private:
   struct Chunk {
     std::vector<uint32_t> parameters;
-    uint32_t arrived = 0;      // of them, in this micro-step
+    uint32_t arrived = 0;      // gradients in this micro-step
     uint32_t micro_steps = 0;  // ended since the last step
-    bool open = false;         // another one has begun
-    bool zeroed = false;       // with zeros
+    bool open = false;         // a further micro-step has begun
+    bool zeroed = false;       // Exchange::begin_grads() said that its target holds zeros
   };
 
   void end_micro_step(uint32_t step);
@@ -84,7 +84,7 @@ class GradOffload {
   const uint64_t element_bytes_;
   const std::vector<shm::ParameterPlace> places_;
   const uint32_t most_micro_steps_;
-  const bool together_;  // micro-steps are those of the whole model
+  const bool together_;  // all chunks have their micro-steps together
   std::vector<Chunk> chunks_;
   uint32_t ended_ = 0;         // micro-steps of the whole model since the last step
   std::vector<uint8_t> came_;  // by parameter: its gradient of this micro-step has come

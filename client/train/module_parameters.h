@@ -15,7 +15,7 @@ namespace elixir {
 
 struct ModuleParameter : ParameterSize {
   at::Tensor tensor;   // the module's own handle: replacing its data replaces the module's
-  uint32_t group = 0;  // of hyperparameters
+  uint32_t group = 0;  // its group of hyperparameters
   at::ScalarType built_as = at::kFloat;
   bool built_contiguous = true;
 };
@@ -24,17 +24,18 @@ struct ModuleParameter : ParameterSize {
 enum class ValuesFrom : uint8_t { kModule, kFolder };
 
 // The parameters to train, in the order of registration, each once (a tied one under its first
-// name). Parameters without elements are left out, because they are in no chunk. Throws
-// elixir::Error for one that is not dense, of a type that chunks_take() rejects, not on the CPU,
-// not a leaf, another optimizer's, made in InferenceMode, or of another type than the first.
+// name). It leaves out parameters without elements, because they are in no chunk. Throws
+// elixir::Error for a parameter that is not dense, not on the CPU or not a leaf. It also throws for
+// one that another optimizer has, that was made in InferenceMode, that has a type that
+// chunks_take() rejects, or that has another type than the first.
 std::vector<ModuleParameter> trainable_parameters(const ModelTensors& model,
                                                   ValuesFrom values = ValuesFrom::kModule);
 
 // The parameters that do not require gradients and have a type that chunks take: they go into
-// chunks as well, without gradients or states. Those of other types stay as they are, in no chunk.
-// Throws elixir::Error, with the name, for one whose elements are not its memory alone (sparse,
-// quantised, nested, a tensor class of its own), and for one that chunks would take from the CPU
-// and that lies on another device.
+// chunks as well, without gradients or states. Parameters of other types stay as they are, in no
+// chunk. Throws elixir::Error, with the name, for a parameter whose elements are not just its
+// memory (sparse, quantised, nested, a tensor class of its own). It also throws for one that chunks
+// would take from the CPU, but that lies on another device.
 std::vector<ModuleParameter> frozen_parameters(const ModelTensors& model,
                                                ValuesFrom values = ValuesFrom::kModule);
 
@@ -56,17 +57,18 @@ void order_by(std::vector<ModuleParameter>& parameters, const planner::Plan& pla
 std::vector<ParameterSize> sizes_of(const std::vector<ModuleParameter>& parameters);
 
 // Throws kInvalidArgument, and names both, if a parameter shares elements with a different tensor
-// of the module: tied by set_data, or a view.
+// of the module. Such tensors were tied by set_data, or one is a view.
 void refuse_shared_memory(const ModelTensors& model);
 
 // The model's tensors that are in no chunk: left-out parameters, parameters that cannot be in one,
-// and buffers; each once, under its first name.
+// and buffers. Each comes once, under its first name.
 std::vector<NamedTensor> rest_of(const ModelParts& model,
                                  const std::vector<ModuleParameter>& in_chunks);
 
-// The rest, and its values on the CPU: those that `stored` has under its name, else its own. Of the
-// types that chunks take, parameters (without elements) are cast to the compute type, and buffers
-// to theirs, if that is given. Everything else keeps its type.
+// The tensors of rest_of(), each with its values on the CPU. They come from `stored`, if it has the
+// name, or else from the tensor itself. A tensor whose type chunks take is cast: a parameter
+// (without elements) to types.parameters, a buffer to types.buffers, if that is given. Everything
+// else keeps its type.
 struct MovedTensor {
   std::string name;
   at::Tensor tensor, values;
@@ -83,8 +85,8 @@ std::vector<MovedTensor> values_of_the_rest(const ModelParts& model,
 // Gives the tensors their values on the device, all or none.
 void move_to(at::Device device, const std::vector<MovedTensor>& rest);
 
-// Logs parameters that are not trained and were built in another type than that of chunks. They
-// have another type and another size now.
+// Logs frozen parameters that were built in another type than that of chunks. Their type and size
+// have changed.
 void say_other_frozen_types(const std::vector<ModuleParameter>& parameters, at::ScalarType now);
 
 }  // namespace elixir

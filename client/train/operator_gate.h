@@ -8,27 +8,29 @@
 
 namespace elixir {
 
-// Who may use what an engine holds: operators of any thread, several at a time; step() and other
-// calls only while no operator runs. Among many evaluating threads there may never be such a
-// moment, so a call that asks comes first. From close() to open() the gate is closed. The call
-// waits for the operators that run and for the scopes (elixir::consistent()) that are held.
+// Decides when operators and calls may use an engine's state. Operators of any thread may, several
+// at a time. step() and other calls may only while no operator runs. Among many evaluating threads
+// there may never be such a moment, so a waiting call has priority. From close() to open() the gate
+// is closed. The call waits for the running operators and for the scopes (elixir::consistent())
+// that are held.
 //
-// Three kinds of thread begin operators and scopes although the gate is closed:
-//   one that is inside of an operator or a scope already;
-//   any, operators alone, while a scope is held: a scope's threads cannot be told from others, and
-//   the call waits for the scope anyway;
-//   one that has waited for `patience` while nothing ended: what is held may wait for this thread.
-// While a scope is held, each of the last kind doubles the patience of those that come later, until
-// the gate opens. So each scope begins at some time, and so does the call.
+// Three kinds of thread may begin operators or scopes although the gate is closed:
+//   A thread that is inside of an operator or a scope already.
+//   Any thread, but only operators, while a scope is held. A scope's threads look like all others,
+//   and the call waits for the scope anyway.
+//   A thread that has waited for `patience` while nothing ended. The operators and scopes that are
+//   held may wait for this thread.
+// While a scope is held, each thread of the last kind doubles the patience of later ones, until the
+// gate opens. So each scope begins at some time, and so does the call that closed the gate.
 //
-// Under the engine's mutex, which each function that takes a lock releases while it waits.
+// Used under the engine's mutex. Each function that takes a lock releases it while it waits.
 class OperatorGate {
  public:
   enum class Kind { kOperator, kScope };
 
-  // Operators and scopes of this thread.
+  // The operators, scopes and calls that a thread is inside of.
   struct Inside {
-    uint64_t gate = 0;  // its number; an address may be that of a gate before
+    uint64_t gate = 0;  // the gate's number; an earlier gate may have had its address
     uint32_t operators = 0, scopes = 0, calls = 0;
 
     bool nothing() const { return operators + scopes + calls == 0; }
@@ -39,7 +41,7 @@ class OperatorGate {
 
   const Inside& inside() const { return of_thread(); }
 
-  // Before an operator or a scope of this thread begins: waits until it may.
+  // Waits until an operator or a scope of this thread may begin.
   void pass(Kind kind, MutexLock& lock);
   void begin_operator();
   void end_operator();
@@ -47,16 +49,17 @@ class OperatorGate {
   void end_scope();
   uint32_t operators() const { return operators_; }
 
-  // A call of this thread closes the gate: no operator begins from now on. It needs no mutex,
-  // because threads that run many operators hardly ever leave it free.
+  // Closes the gate for a call of this thread: no operator begins from now on. It needs no mutex,
+  // because threads that run many operators hardly ever leave the mutex free.
   void close();
-  // Waits until no operator runs. REQUIRES: close(), and this thread is inside of none.
+  // Waits until no operator runs. REQUIRES: close() was called, and this thread is inside of no
+  // operator.
   void await_none(MutexLock& lock);
   void open(const MutexLock& lock);
 
-  // Threads that wait in pass().
+  // The number of threads that wait in pass().
   uint32_t waiting() const { return waiting_; }
-  // Of a thread that comes now.
+  // The patience of a thread that comes now.
   std::chrono::nanoseconds patience() const { return patience_; }
 
  private:

@@ -12,11 +12,11 @@
 
 namespace elixir {
 
-// A save by elixird, as its Savings see it. Any thread. It may outlive the session: after close()
-// it keeps the outcome that was known by then.
+// A save by elixird. All copies of its Saving share it. Any thread. It may outlive the session:
+// after close() it keeps the outcome that was known by then.
 class SaveRequest {
  public:
-  // `step`: since the run's first beginning.
+  // `step` counts since the run first began.
   SaveRequest(Session& session, uint32_t number, std::string path, uint64_t step);
 
   bool done();
@@ -25,11 +25,11 @@ class SaveRequest {
 
   // Keeps the outcome, if it is there, before the session reuses its record.
   void look() { (void)done(); }
-  // The session is about to end: no wait uses it afterwards.
+  // Call it when the session is about to end. No wait uses the session afterwards.
   void close();
 
  private:
-  // Looks for so many seconds. The session stays alive while there are users.
+  // Waits for the outcome, at most `seconds`. The session stays alive while there are users.
   bool look_for(double seconds);
   void keep(const Result<bool>& ended) ELIXIR_REQUIRES(mutex_);
   bool in_child() const { return forks() != forks_; }

@@ -7,7 +7,7 @@
 
 namespace elixir {
 
-// While it lives, elixird hears for which rank this one waits in a collective.
+// While it lives, elixird learns for which rank this one waits in a collective.
 class SaysCollectives {
  public:
   SaysCollectives(PeerWatch& watch, std::atomic<shm::SaidWait>& word) : watch_(watch), says_(word) {
@@ -22,7 +22,7 @@ class SaysCollectives {
 
  private:
   PeerWatch& watch_;
-  SaysWait says_;  // the watch thread's
+  SaysWait says_;  // used by the watch thread alone
 };
 
 }  // namespace elixir

@@ -16,15 +16,16 @@ class StepLosses {
 
   // The loss as one FP64 number on the device, by LibTorch's operators.
   static at::Tensor number(const at::Tensor& loss);
-  // Enqueues a copy of the loss of `step`, which is a number(). Returns its place on the host. It
-  // is there once the current work on Stream::kDownload is done, and until step + kKept.
+  // Enqueues a copy of the loss of `step`, which is a number(). Returns its place on the host. The
+  // loss is there once the current work on Stream::kDownload is done. It stays there until step +
+  // kKept.
   const double* bring(uint32_t step, const at::Tensor& loss);
 
  private:
   static constexpr uint32_t kKept = 4;  // elixird is at most two steps behind
 
   Device& device_;
-  // By step % kKept; made at the first one.
+  // By step % kKept; made for the first loss.
   std::byte* on_device_ = nullptr;
   double* on_host_ = nullptr;
   DeviceEvent computed_;

@@ -21,28 +21,29 @@ struct RunToLoad {
   std::map<std::string, std::vector<int64_t>> rest;      // tensors in no chunk, and their sizes
   bool states = true;
   uint32_t rank = 0;
-  std::vector<std::string> copies = {};  // LoadPlan's, which open_run() finds
+  std::vector<std::string> copies = {};  // LoadPlan's copies; open_run() sets them
 };
 
-// A folder that was compared with a model: names, shapes and types fit.
+// A folder whose names, shapes and types fit the model.
 struct StoredRun {
   RunToLoad of;
   checkpoints::StoredFolder folder;
   checkpoints::LoadPlan plan;
   LoadReport report;
 };
-// Throws kBadInput, with the folder and what does not fit, before a tensor is read.
+// Throws kBadInput before it reads a tensor, if the folder does not fit. The message names the
+// folder and the difference.
 StoredRun open_run(const std::string& folder, RunToLoad of);
 
-// The names that loads in elixird and load plans ignore: those of the rest, and of copies.
+// The names that load plans and elixird's loads ignore: those of the rest and of copies.
 std::vector<std::string> ignored_in(const RunToLoad& of);
 
 // The folder's tensors that lie in no chunk, by name, in their stored types, on the CPU. Throws
-// kBadInput if bytes differ from those that were written.
+// kBadInput if the bytes are not those that were written.
 std::map<std::string, at::Tensor> read_rest(const StoredRun& run);
 
-// Loads this rank's shards of the chunks placed on the GPU from the folder. Reads with so many
-// threads, and holds the image of one chunk, or of some small ones.
+// Loads this rank's shards of the chunks placed on the GPU from the folder. Reads with `threads`
+// threads. It holds the image of one chunk, or of a few small ones.
 void load_device_chunks(const StoredRun& run, const RunPlan& plan, Exchange& exchange,
                         uint32_t threads);
 

@@ -11,10 +11,10 @@ namespace elixir {
 class Engine;
 
 // An engine as torch's Optimizer. Its groups have torch's own options, AdamWOptions or AdamOptions.
-// A hyperparameter is what was set last, on either side: the engine's changes are pushed into the
-// options at once, and the options' are pulled before anything asks for them.
+// Each hyperparameter has the value that was set last, on either side. The engine's changes are
+// pushed into the options at once. Changes of the options are pulled before anything needs them.
 //
-// It may outlive its engine: step() throws kInvalidArgument after detach().
+// It may outlive its engine. step() throws kInvalidArgument after detach().
 class TorchOptimizer final : public torch::optim::Optimizer {
  public:
   explicit TorchOptimizer(Engine& engine);
@@ -24,27 +24,28 @@ class TorchOptimizer final : public torch::optim::Optimizer {
   void save(torch::serialize::OutputArchive& archive) const override;
   void load(torch::serialize::InputArchive& archive) override;
 
-  // What was set in torch's options since the last pull() or push() becomes the engine's. Throws
-  // kInvalidArgument for what is out of range or comes too late for the step (immediate updates),
-  // for amsgrad, and where the groups' parameters are not those that Elixir put there.
+  // Gives the engine the values that were set in torch's options since the last pull() or push().
+  // Throws kInvalidArgument for a value that is out of range or comes too late for the step
+  // (immediate updates), and for amsgrad. It also throws if the groups' parameters are not those
+  // that Elixir put there.
   void pull();
-  // The engine's hyperparameters become torch's. REQUIRES: a pull() before they changed.
+  // Gives torch's options the engine's hyperparameters. REQUIRES: a pull() before these changed.
   void push();
-  // The engine has a group more than at the last call. REQUIRES: as push().
+  // Call it when the engine has one group more. REQUIRES: as for push().
   void add_group();
-  // The engine ends, with the model released.
+  // Call it when the engine ends and the model is released.
   void detach() { engine_ = nullptr; }
 
  private:
   void check_groups() const;
 
   Engine* engine_;  // null: it has released its model
-  // By group, what both sides had when they were last the same.
+  // By group, the values when both sides were last equal.
   std::vector<optim::AdamOptions> synced_;
   std::vector<std::vector<const c10::TensorImpl*>> parameters_;
 };
 
-// What is said after release().
+// Throws the error of calls after release().
 [[noreturn]] void throw_released();
 
 }  // namespace elixir
