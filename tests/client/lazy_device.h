@@ -32,7 +32,7 @@ struct LazyFaults {
 // must also be behind all that kCompute has copied there. Each reduction must wait for a new event
 // of kCompute. Memory that kCompute fills must not still be on its way out.
 //
-// Another thread that calls synchronize() does the work that it waits for itself. A thread that
+// Another thread that calls synchronize() itself does the work that it waits for. A thread that
 // calls done() does a piece of the work every other time.
 class LazyDevice : public Device {
  public:
