@@ -56,9 +56,8 @@ struct ExchangeOutcome {
 };
 
 // Both run a case by HostExchange, or with `groups` by CollectiveExchange. REQUIRES: elixird's
-// folder is in the environment (with_elixird.h). run_lazily() uses devices whose copies are as late
-// as possible; their violations count as wrong. run_at_once() uses devices without anything to wait
-// for.
+// folder is in the environment (with_elixird.h). In run_lazily(), devices copy as late as possible,
+// and their violations count as wrong. In run_at_once(), there is nothing to wait for.
 ExchangeOutcome run_lazily(const ExchangeCase& of, const RankGroups& groups = {},
                            const LazyFaults& faults = {});
 ExchangeOutcome run_at_once(const ExchangeCase& of, const RankGroups& groups = {});

@@ -50,8 +50,8 @@ class FakeTrainer {
     std::function<uint8_t(uint32_t place, uint32_t step)> grad_group = {};
   };
 
-  // Connects and attaches; maps control, grads and its own params. The status of a Refusal carries
-  // its code and text.
+  // Connects and attaches; maps control, grads and its own params. If elixird answers with a
+  // `shm::Refusal`, the status has its code and text.
   static Result<std::unique_ptr<FakeTrainer>> attach(const Options& options);
   // Only asks to attach. elixird may need a long time to answer.
   static Result<std::unique_ptr<FakeTrainer>> ask(const Options& options);

@@ -7,8 +7,8 @@
 
 namespace fake_cuda {
 
-// For each stream, by its number: how many of its works are known to be done before the next step
-// (Mattern, Virtual Time and Global States of Distributed Systems, 1989).
+// Counts, by a stream's number, its works that are known to be done before the next step. Mattern,
+// Virtual Time and Global States of Distributed Systems, 1989.
 class VectorClock {
  public:
   uint64_t of(size_t stream) const { return stream < known_.size() ? known_[stream] : 0; }
@@ -30,7 +30,7 @@ class VectorClock {
 // The works that a stream, an event or the host's threads know to be done before them.
 struct Order {
   VectorClock device;
-  // For host memory, any wait of any thread counts, too: threads may tell each other of it in ways
+  // For host memory, any wait of any thread counts, too. Threads may tell each other of it in ways
   // that the fake cannot see.
   VectorClock host;
 

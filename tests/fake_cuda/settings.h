@@ -12,7 +12,7 @@ inline constexpr int kCapabilityMajor = 8, kCapabilityMinor = 0;
 // README.md explains each.
 struct Settings {
   int devices;
-  uint64_t memory_bytes;   // of each device
+  uint64_t memory_bytes;   // per device
   uint64_t context_bytes;  // part of it that a context takes
 
   int64_t call_ns, kernel_ns;  // virtual
