@@ -61,7 +61,7 @@ inline std::vector<Piece> small_pieces(std::string_view bytes, uint64_t piece_by
 // A checkpoint in BF16: a trained matrix, bias and embedding, a frozen parameter, and two ranks'
 // blobs.
 struct SmallCheckpoint {
-  // a piece has at most four tensors; messages name them
+  // A piece has at most four tensors, and messages name them.
   static constexpr uint64_t kPieceBytes = 40;
 
   std::vector<SmallTensor> model_1 = small_tensors(

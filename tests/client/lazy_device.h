@@ -121,7 +121,7 @@ class LazyDevice : public Device {
   Queue queues_[kStreams];
   std::vector<Point> events_;
   uint64_t compute_clock_ = 0;
-  // uploaded memory that kCompute may read, and since when
+  // Uploaded memory that kCompute may read, and since when.
   std::map<const std::byte*, uint64_t> read_since_;
   std::vector<const std::byte*> uploads_not_yet_read_;  // kCompute has not read them yet
   struct Copy {

@@ -30,8 +30,8 @@ struct TrainingPlan : Options, LayoutOptions {
   double lr = 1e-2;
   bool some_apart = false;  // biases and some layers: half the learning rate, no weight decay
   std::function<bool(const std::string& name)> freezes;  // parameters that are not trained
-  // the optimizer knows in advance that a step accumulates; else it learns it from the backward
-  // passes
+  // The optimizer knows in advance that a step accumulates. Else it learns this from the backward
+  // passes.
   bool declares = true;
   bool empty_backward = false;  // before each step, a backward pass whose gradients are dropped
   // Multiplies the losses of a rank's step, in addition to the loss scale. Empty: 1.

@@ -13,8 +13,8 @@
 
 namespace elixir::test {
 
-// Makes the groups of all ranks. If ranks disagree about a collective, or some do not make it, it
-// throws kProtocol or, after a minute, kTimedOut.
+// Makes the groups of all ranks. A collective that some ranks make differently or not at all throws
+// kProtocol or, after a minute, kTimedOut.
 class ThreadGroups {
  public:
   explicit ThreadGroups(uint32_t ranks);
@@ -32,7 +32,7 @@ class ThreadGroups {
   const std::unique_ptr<Meeting> meeting_;
 };
 
-// Each rank is a thread with a group.
+// Runs `body` in one thread per rank, each with its own group.
 void run_thread_groups(uint32_t ranks, const std::function<void(CollectiveGroup&)>& body);
 
 }  // namespace elixir::test

@@ -84,8 +84,8 @@ struct Settings {
   double tolerance = 1e-6;         // relative to each weight's L2 norm, in FP32
 };
 
-// The weights and buffers of both runs are equal within the tolerance, on every rank (all ranks
-// take the same data).
+// The weights and buffers of both runs are equal within the tolerance, on every rank. All ranks
+// take the same data, unless the program uses Trainer::ranks.
 void expect_like_torch(const Mode& mode, const Settings& settings, const Program& program);
 
 // Runs `program` through Elixir alone and expects an exception whose message has all `texts`.

@@ -56,7 +56,7 @@ uint64_t locked_bytes(pid_t pid);
 // A field of /proc/PID/status, in bytes.
 uint64_t memory_bytes(pid_t pid, const std::string& field);
 
-// test::eventually(), for the tests of this room.
+// test::eventually(), for the tests of this folder.
 bool becomes_true(const std::function<bool()>& condition);
 
 }  // namespace elixir::testing

@@ -52,8 +52,8 @@ struct Training {
   shm::StepRecord record(uint32_t step) const;
 };
 
-// Every `share`-th of all trainings. There are 60 cases for each pair of mode and verdict: all
-// types, numbers of ranks and layouts.
+// Every `share`-th of all trainings. Each pair of mode and verdict has 60 cases: all types, numbers
+// of ranks and layouts.
 std::vector<Training> trainings(uint32_t share);
 
 // Makes steps. After each step the job equals the scalar reference: every bit, the verdict, and the

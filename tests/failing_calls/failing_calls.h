@@ -74,8 +74,8 @@ struct CallPlan {
   }
 };
 
-// The environment variable of the process under test with the plan's path. Without it the process
-// uses a plan of its own.
+// The environment variable that gives the process under test its plan's path. Without it the
+// process uses a plan of its own.
 inline constexpr const char* kPlanVariable = "ELIXIR_FAILING_CALLS";
 
 // The plan of this process. REQUIRES: the library is linked or preloaded.

@@ -21,7 +21,7 @@ struct Counters {
   std::map<std::pair<std::string, int>, uint64_t> host_waits;  // by call and stream, -1: a device
   std::map<std::string, uint64_t> counts;                      // from other fakes and tests
   uint64_t launches = 0;                                       // kernels of any kind, and gemms
-  // across registrations, or in a direction that contradicts the addresses
+  // Copies across registrations, or in a direction that contradicts the addresses.
   uint64_t bad_copies = 0;
   CountAndBytes registered, refused, private_files;
 

@@ -9,10 +9,10 @@ namespace fake_cuda {
 // Page-locked host memory, by the rules of CUDA on Linux. All functions REQUIRE the runtime's
 // mutex.
 
-// Answers as cudaHostRegister. A read-only shared mapping is an error: NotSupported with the flag
-// ReadOnly, else InvalidValue. A mapping that becomes read-only later stays registered. A private
-// mapping of a file is accepted. Its pages become copies of the file's, because pinning for writing
-// makes copies.
+// Answers as cudaHostRegister does. A read-only shared mapping is an error: NotSupported with the
+// ReadOnly flag, else InvalidValue. A mapping that becomes read-only later stays registered. A
+// private mapping of a file is accepted. Its pages become copies of the file's, because pinning for
+// writing makes copies.
 cudaError_t register_host(void* memory, size_t bytes, unsigned flags);
 cudaError_t unregister_host(void* memory);
 // Page-locked memory for cudaHostAlloc; null: there is no memory. No limit applies to it.

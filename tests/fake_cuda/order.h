@@ -7,8 +7,8 @@
 
 namespace fake_cuda {
 
-// Counts, by a stream's number, its works that are known to be done before the next step. Mattern,
-// Virtual Time and Global States of Distributed Systems, 1989.
+// For each stream, by its number: how many of its works are known to be done before the next one.
+// Mattern, Virtual Time and Global States of Distributed Systems, 1989.
 class VectorClock {
  public:
   uint64_t of(size_t stream) const { return stream < known_.size() ? known_[stream] : 0; }

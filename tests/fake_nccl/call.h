@@ -42,7 +42,7 @@ class RunningCall {
   const std::byte* const send_;  // by their aliases
   std::byte* const receive_;
   const std::byte* own_ = nullptr;  // this rank's part of the sum
-  // other ranks' parts, by rank; empty: nothing is summed
+  // The other ranks' parts, by rank. Empty: nothing is summed.
   std::vector<std::vector<std::byte>> others_;
 };
 

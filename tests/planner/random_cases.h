@@ -75,7 +75,7 @@ class RandomCases {
     return config;
   }
 
-  // Freezes parameters of every third model: all except the last ones, or some here and there.
+  // Freezes parameters of one model in three: all except the last ones, or some here and there.
   void freeze(ModelProfile* profile) {
     if (below(3) != 0) return;
     const size_t n = profile->params.size();

@@ -1,7 +1,7 @@
 #pragma once
 
 // A TCP connection with unsent bytes whose last close() waits for them for an hour (SO_LINGER). A
-// peer may send such a descriptor to get rid of the wait.
+// peer can send such a descriptor, so that the receiver's close() waits.
 
 #include <gtest/gtest.h>
 #include <netinet/in.h>

@@ -25,8 +25,8 @@ class FuzzedJob : public daemon::JobPorts {
 
   // ---- the ranks come ----
 
-  // Makes the next of: a place for each rank, its memory, its AttachReply, its Hello. False: all
-  // ranks have come.
+  // Makes the next event of the start: a rank's place, its memory, its AttachReply or its Hello.
+  // False: all ranks have come.
   bool advance_start();
   bool refuse_memory();  // fails the next rank that waits for memory; false: no rank waits
   bool said_hello(uint32_t rank) const { return rank < hellos_; }

@@ -7,7 +7,7 @@ namespace elixir::fuzz {
 
 struct ScheduleCounts {
   uint64_t schedules = 0, operations = 0;
-  // finished steps; skipped steps of both jobs
+  // Finished steps, and skipped steps of both jobs.
   uint64_t honest_steps = 0, hostile_steps = 0, skipped = 0;
   uint64_t honest_deaths = 0, honest_goodbyes = 0;    // ends of the honest jobs
   uint64_t hostile_faults = 0, hostile_goodbyes = 0;  // ends of the hostile jobs by themselves

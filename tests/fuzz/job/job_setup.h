@@ -10,7 +10,8 @@
 
 namespace elixir::fuzz {
 
-// A schedule broke an invariant. (A bug that the product itself sees aborts: ELIXIR_CHECK.)
+// Thrown when a schedule broke an invariant. (A bug that the product itself sees aborts:
+// ELIXIR_CHECK.)
 struct Violation : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
@@ -33,8 +34,8 @@ struct JobSetup {
   shm::StepRules rules;
   uint32_t rounds = 1;  // backward passes per step that count
   // Dropped passes before these, in every step: one number of passes per discard. The last pass
-  // reaches `dropped_chunks` chunks. With `dropped_uneven`, each rank reaches one chunk more than
-  // the rank before.
+  // before each discard reaches only `dropped_chunks` chunks. With `dropped_uneven`, each rank
+  // reaches one chunk more than the rank before.
   std::vector<uint32_t> dropped_rounds = {};
   uint32_t dropped_chunks = UINT32_MAX;
   bool dropped_uneven = false;

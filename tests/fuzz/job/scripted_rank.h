@@ -67,7 +67,7 @@ class ScriptedRank {
   size_t load_ = 0;
   std::vector<uint32_t> slot_loads_;
   uint32_t step_ = 1, round_ = 1, chunks_done_ = 0;
-  uint32_t drops_done_ = 0, discards_ = 0;  // dropped in this step; discards in all steps
+  uint32_t drops_done_ = 0, discards_ = 0;  // in this step: the setup's discards, and all discards
   std::vector<uint32_t> revisions_;
   std::vector<uint32_t> sum_steps_;    // by chunk: the step of its last request for a sum
   std::optional<uint32_t> sleeps_on_;  // the old value of the param_step on which it sleeps

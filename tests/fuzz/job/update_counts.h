@@ -39,10 +39,10 @@ class UpdateCounts {
   const JobSetup& setup_;
   uint32_t committed_ = 0;
   uint64_t submits_ = 0;
-  // by parameter: a rank said so, in the step or immediate updates in flight
+  // By parameter: a rank said that it has a gradient, in the step or immediate updates in flight.
   std::vector<bool> said_;
   std::vector<bool> in_flight_;  // by chunk: its update may be in flight
-  // by chunk and parameter: updates of its elements there
+  // By chunk and parameter: updates of the parameter's elements in the chunk.
   std::vector<std::vector<uint32_t>> updates_;
   std::vector<uint32_t> chunk_updates_;
   std::vector<uint64_t> update_ends_ns_;  // by chunk, as the first rank's record says
