@@ -1,6 +1,6 @@
 #pragma once
 
-// A small checkpoint that has nothing but files, and how a test looks at it: byte by byte.
+// A small checkpoint of plain files, which tests compare byte by byte.
 
 #include <fcntl.h>
 
@@ -40,7 +40,7 @@ inline std::string contents(const std::string& path) {
   return std::string(std::istreambuf_iterator<char>(file), {});
 }
 
-// What a file of a step's checkpoint holds: never the same as another's.
+// The content of a file in a step's checkpoint. No two files have equal content.
 inline std::string text_of(const std::string& file, uint64_t step) {
   std::string text;
   while (text.size() < 3000) text += file + " of step " + std::to_string(step) + "\n";
@@ -51,7 +51,8 @@ inline ManifestFile described(const std::string& name, const std::string& text) 
   return {name, text.size(), {{text.size(), xxh3_of(as_bytes(text))}}};
 }
 
-// As elixird saves one, in few calls: two files in two pieces each, two small ones.
+// Saves a checkpoint as elixird does, in few calls: two files in two pieces each, and two small
+// ones.
 inline Status save_step(int parent, uint64_t step, const std::string& tag = "job",
                         std::optional<Health> health = {}) {
   Result<NewFolder> folder = NewFolder::create(parent, step_name(step), step, tag);
@@ -74,7 +75,7 @@ inline Status save_step(int parent, uint64_t step, const std::string& tag = "job
   return folder->publish(std::move(manifest));
 }
 
-// Whether every byte is there that save_step wrote, and the manifest says so.
+// Whether all bytes that save_step() wrote are there, and the manifest agrees.
 inline bool is_whole(const std::string& path, uint64_t step) {
   const Result<Manifest> manifest = decode_manifest(contents(path + "/" + kManifestName));
   if (!manifest.ok() || manifest->step != step || manifest->files.size() != 4) return false;
@@ -85,7 +86,7 @@ inline bool is_whole(const std::string& path, uint64_t step) {
   return true;
 }
 
-// Names in a folder, sorted; without the lock.
+// Sorted names in a folder, without the lock.
 inline std::vector<std::string> names_of(const std::string& path) {
   std::set<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator(path)) {
@@ -95,7 +96,7 @@ inline std::vector<std::string> names_of(const std::string& path) {
   return {names.begin(), names.end()};
 }
 
-// A folder that checkpoints are saved into.
+// A test with a folder into which checkpoints are saved.
 class SavedInFolder : public ::testing::Test {
  protected:
   void save(uint64_t step, std::optional<Health> health = {}) {

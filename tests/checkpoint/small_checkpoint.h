@@ -1,6 +1,7 @@
 #pragma once
 
-// Folders for tests of reading, written byte by byte here and not by what writes checkpoints.
+// Checkpoint folders for tests of reading. They are written byte by byte here, not by the code that
+// writes checkpoints.
 
 #include <cstdint>
 #include <map>
@@ -25,7 +26,7 @@ struct SmallTensor {
   std::string bytes = {};  // filled in by small_tensors()
 };
 
-// With random bytes.
+// Fills the tensors with random bytes.
 inline std::vector<SmallTensor> small_tensors(std::vector<SmallTensor> tensors, uint32_t seed) {
   std::mt19937 random(seed);
   for (SmallTensor& tensor : tensors) {
@@ -57,16 +58,18 @@ inline std::vector<Piece> small_pieces(std::string_view bytes, uint64_t piece_by
   return pieces;
 }
 
-// A checkpoint in BF16: a trained matrix, bias and embedding, a frozen parameter, two ranks' blobs.
+// A checkpoint in BF16: a trained matrix, bias and embedding, a frozen parameter, and two ranks'
+// blobs.
 struct SmallCheckpoint {
-  static constexpr uint64_t kPieceBytes = 40;  // of four tensors at most, which messages name
+  // A piece has at most four tensors, and messages name them.
+  static constexpr uint64_t kPieceBytes = 40;
 
   std::vector<SmallTensor> model_1 = small_tensors(
       {{"wte.weight", "BF16", {5, 4}}, {"h.0.w", "BF16", {4, 30}}, {"h.0.b", "BF16", {6}}}, 1);
   std::vector<SmallTensor> model_2 =
       small_tensors({{"steps", "I64", {2}}, {"frozen.w", "BF16", {3}}}, 2);
   std::vector<SmallTensor> optimizer;
-  std::map<std::string, std::string> files;  // all but the manifest
+  std::map<std::string, std::string> files;  // all files except the manifest
   Manifest manifest;
 
   SmallCheckpoint() {
@@ -93,14 +96,14 @@ struct SmallCheckpoint {
     seal();
   }
 
-  // Adam's count in the optimizer's file.
+  // Sets Adam's step count in the optimizer's file.
   void set_count(const std::string& parameter, float count) {
     for (SmallTensor& tensor : optimizer) {
       if (tensor.name != "state." + parameter + ".step") continue;
       tensor.bytes.assign(reinterpret_cast<const char*>(&count), sizeof count);
     }
   }
-  // After tensors or the manifest have changed.
+  // Call it after tensors or the manifest have changed.
   void seal() {
     files["config.json"] = "{\"model_type\": \"gpt2\"}";
     files["user/rank-0.bin"] = std::string(300, 'a');
@@ -120,7 +123,7 @@ struct SmallCheckpoint {
     for (const auto& [name, bytes] : files) folder.write(name, bytes);
     folder.write(kManifestName, encode_manifest(manifest));
   }
-  // Parameters as a model has them, which is not in the order of the files.
+  // The parameters in a model's order, which differs from the files' order.
   std::vector<WantedParameter> wanted() const {
     return {{"frozen.w", {3}, false}, {"h.0.b", {6}}, {"h.0.w", {4, 30}}, {"wte.weight", {5, 4}}};
   }
@@ -134,7 +137,7 @@ struct SmallCheckpoint {
   }
 };
 
-// Puts arrays together from their ranges.
+// Joins ranges into whole arrays.
 class CollectStates : public StateSink {
  public:
   void take(const LoadRange& range, std::span<const std::byte> bytes) override {
@@ -148,12 +151,13 @@ class CollectStates : public StateSink {
     bytes_ += bytes.size();
   }
 
-  // After the reading.
+  // Call it after the reading.
   const std::string& array(uint32_t parameter, StateKind kind) const {
     return arrays_.at({parameter, kind});
   }
   size_t arrays() const { return arrays_.size(); }
-  uint64_t bytes() const { return bytes_; }  // taken: as many as the arrays have, each once
+  // bytes taken; equal to the arrays' bytes if each came once
+  uint64_t bytes() const { return bytes_; }
   bool aligned() const { return aligned_; }
 
  private:

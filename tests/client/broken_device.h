@@ -1,7 +1,7 @@
 #pragma once
 
-// A type of device that LibTorch has no use for here, and that refuses to be entered: what a CUDA
-// device does once it has failed. For one source file of a program.
+// A device type that LibTorch does not use here. Its guard throws on entry, as a CUDA device does
+// once it has failed. Include it in one source file of a program.
 
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/util/Exception.h>

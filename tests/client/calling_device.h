@@ -4,10 +4,11 @@
 
 namespace elixir::test {
 
-// kMove: what may carry a gradient. kLook: for what is done, and the end of an operator.
+// kMove: copies that may carry a gradient. kLook: questions about events, and the end of an
+// operator.
 enum class DeviceCall { kMake, kUpload, kMove, kOrder, kLook };
 
-// A device that says what it is called for before it does it, so that a test may let a call fail.
+// A device that reports each call before it makes it, so that a test can make the call fail.
 class CallingDevice : public LazyDevice {
  public:
   std::byte* allocate(size_t bytes, const char* what, const char* remedy) override {

@@ -26,7 +26,7 @@ inline LaunchEnvironment environment_of(uint32_t rank, uint32_t ranks, uint16_t 
   return environment;
 }
 
-// Each rank is a thread with a group.
+// Runs `body` in one thread per rank, each with its own group.
 inline void run_group(uint32_t ranks, const std::function<void(CollectiveGroup&)>& body,
                       const CollectiveOptions& options = {}) {
   const uint16_t port = unused_port();

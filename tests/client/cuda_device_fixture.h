@@ -24,7 +24,7 @@ class CudaDeviceTest : public ::testing::Test {
   }
   std::byte* device_memory(size_t bytes) { return device_->allocate(bytes, "a block", "less"); }
 
-  // The host has not waited, and no error waits for torch to find it.
+  // The host has not waited, and no error is left for torch to find.
   void expect_no_wait_since(int waits) {
     EXPECT_EQ(record_->count("synchronize") + record_->count("synchronize_device"), waits);
     EXPECT_EQ(record_->pending_error, CudaResult::kSuccess);

@@ -1,8 +1,8 @@
 #pragma once
 
-// An exchange driven by hand, without a model: micro-steps of made-up gradients, gathers that have
-// to wait for updates, and a scalar reference of what must come of it. Ranks are threads, elixird
-// is a real one.
+// An exchange driven by hand, without a model. It has micro-steps of made-up gradients, gathers
+// that wait for updates, and a scalar reference of the result. Ranks are threads, elixird is a real
+// one.
 
 #include <cstdint>
 #include <functional>
@@ -19,19 +19,20 @@ namespace elixir::test {
 struct ExchangeCase {
   uint32_t ranks = 1;
   uint32_t cpu_chunks = 4, gpu_chunks = 0, frozen_chunks = 1;
-  uint32_t swing_chunks = 0;  // of cpu_chunks, the last; a SwingRunner a rank updates them
+  uint32_t swing_chunks = 0;  // the last of cpu_chunks; each rank's SwingRunner updates them
   uint32_t spare_slots = 0;   // for rules.early
-  uint32_t grad_blocks = 2;   // 0: gradients go straight into their slots
+  uint32_t grad_blocks = 2;   // 0: gradients go directly into their slots
   shm::StepRules rules = {};
-  std::vector<uint32_t> micro_steps = {1, 1, 1, 1};  // of each step
-  bool uneven = false;       // chunks of odd numbers have one micro-step a step
-  uint32_t discards_in = 0;  // before the gradients of this step others come and are discarded
-  uint32_t discards = 1;     // so often
-  // Backward gathers each chunk before its gradients, in one order on all ranks, but in every third
-  // step. What is discarded is then a backward pass that has not come to the end.
+  std::vector<uint32_t> micro_steps = {1, 1, 1, 1};  // one number for each step
+  bool uneven = false;       // chunks with odd numbers have one micro-step per step
+  uint32_t discards_in = 0;  // in this step, other gradients come first and are discarded
+  uint32_t discards = 1;     // this many times
+  // Backward gathers each chunk before its gradients, in one order on all ranks, except in every
+  // third step. A discarded backward pass is then an incomplete one.
   bool gathers_in_backward = false;
-  // The last rank is at the second micro-step that counts before the others discard their first
-  // gradients. REQUIRES: it waits for nobody before, so the step before had one micro-step.
+  // The last rank reaches the second micro-step that counts before the others discard their first
+  // gradients. REQUIRES: it does not wait for other ranks before, so the step before had one
+  // micro-step.
   bool one_ahead = false;
 };
 
@@ -39,24 +40,24 @@ struct ExchangeCase {
 // other chunks.
 std::vector<ExchangeCase> swing_cases(uint32_t ranks);
 
-// A rank's group, for CollectiveExchange. Made by the rank's own thread.
+// A rank's group, for CollectiveExchange. The rank's own thread makes it.
 struct RankGroup {
   virtual ~RankGroup() = default;
   virtual CollectiveGroup& group() = 0;
-  virtual Status liveness() { return Status(); }  // SessionOptions'
+  virtual Status liveness() { return Status(); }  // for SessionOptions
 };
 using RankGroups = std::function<std::unique_ptr<RankGroup>(uint32_t rank)>;
 
 struct ExchangeOutcome {
-  std::vector<std::string> wrong;  // what differs from the reference, of all ranks
-  uint64_t compared = 0;           // elements that were looked at
-  uint64_t d2d_bytes = 0;          // of rank 0
-  uint32_t gathers = 0;            // of rank 0
+  std::vector<std::string> wrong;  // differences from the reference, on all ranks
+  uint64_t compared = 0;           // compared elements
+  uint64_t d2d_bytes = 0;          // rank 0's
+  uint32_t gathers = 0;            // rank 0's
 };
 
-// By HostExchange, or, with `groups`, by CollectiveExchange. REQUIRES: elixird's folder is in the
-// environment (with_elixird.h). Over devices whose copies are as late as they may be (and what they
-// call wrong is wrong), or that have none to wait for.
+// Both run a case by HostExchange, or with `groups` by CollectiveExchange. REQUIRES: elixird's
+// folder is in the environment (with_elixird.h). In run_lazily(), devices copy as late as possible,
+// and their violations count as wrong. In run_at_once(), there is nothing to wait for.
 ExchangeOutcome run_lazily(const ExchangeCase& of, const RankGroups& groups = {},
                            const LazyFaults& faults = {});
 ExchangeOutcome run_at_once(const ExchangeCase& of, const RankGroups& groups = {});

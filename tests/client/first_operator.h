@@ -10,8 +10,8 @@
 
 namespace elixir::test {
 
-// Calls `meet` inside of the first operator of this thread, once its chunks are pinned. Views are
-// not counted.
+// Calls `meet` inside the first operator of this thread, once its chunks are pinned. Views do not
+// count.
 class FirstOperator final : private OperatorObserver {
  public:
   explicit FirstOperator(std::function<void()> meet) : meet_(std::move(meet)) {}

@@ -1,6 +1,6 @@
 #pragma once
 
-// Ranks of a job as processes: forked, so that a test can stop and kill them.
+// Ranks of a job as forked processes, so that a test can stop and kill them.
 
 #include <signal.h>
 #include <sys/mman.h>
@@ -26,7 +26,7 @@ inline constexpr uint32_t kMaxForkedRanks = 8;
 using test::eventually;
 using test::kPatienceS;
 
-// Seen by the test and all ranks: what each has reached, and a text of each.
+// Shared by the test and all ranks: the stage that each rank has reached, and a text of each.
 class Blackboard {
  public:
   void reach(uint32_t rank, int stage) { stages_[rank] = stage; }
@@ -45,8 +45,8 @@ class Blackboard {
 
 class ForkedRanks {
  public:
-  // Each rank runs `body` and ends with its result as exit code. Its members have the true pids.
-  // REQUIRES: the caller has no other threads.
+  // Each rank runs `body` and exits with its result. The members have the true pids. REQUIRES: the
+  // caller has no other threads.
   using Body = std::function<int(uint32_t rank, const std::vector<Member>&, Blackboard&)>;
   ForkedRanks(uint32_t ranks, const Body& body) {
     void* memory = ::mmap(nullptr, sizeof(Blackboard), PROT_READ | PROT_WRITE,
@@ -65,7 +65,7 @@ class ForkedRanks {
       }
       pids_.push_back(pid);
     }
-    for (uint32_t rank = 0; rank < ranks; ++rank) {  // once for each of them
+    for (uint32_t rank = 0; rank < ranks; ++rank) {  // one copy for each rank to read
       const ssize_t bytes = static_cast<ssize_t>(pids_.size() * sizeof(pid_t));
       ELIXIR_CHECK(::write(ends[1], pids_.data(), pids_.size() * sizeof(pid_t)) == bytes, "write");
     }
@@ -88,8 +88,8 @@ class ForkedRanks {
     return "rank " + std::to_string(rank) + " (pid " + std::to_string(pids_[rank]) + " on ";
   }
   void signal(uint32_t rank, int number) { ::kill(pids_[rank], number); }
-  // Returns once all its threads stand still: the signal goes to one, and the others run on until
-  // that one has been scheduled.
+  // Returns once all threads of the rank stand still. The signal goes to one thread, and the others
+  // run until that one has been scheduled.
   void stop(uint32_t rank) {
     ELIXIR_CHECK(::kill(pids_[rank], SIGSTOP) == 0, "kill");
     int status = 0;
@@ -104,7 +104,7 @@ class ForkedRanks {
       return true;
     });
   }
-  // The exit code, or 128 + signal; -1: it does not end.
+  // The exit code, or 128 + signal; -1: the rank did not end in time.
   int wait(uint32_t rank) {
     int status = 0;
     const bool ended =

@@ -11,17 +11,18 @@
 
 namespace elixir {
 
-// A CUDA without a GPU that is as late as CUDA may be: work on a stream is done only when an event
-// or the device is waited for, and then no more of it than that needs. So bytes come out right only
-// if they are ordered by events. Memory "of the device" is ordinary memory, filled with 0xcd. Its
-// clock stands still but for copies, of which each takes as many milliseconds as it has bytes.
+// A CUDA without a GPU that is as late as CUDA may be. Work on a stream is done only when somebody
+// waits for an event or for the device, and then only as much as needed. So bytes are right only if
+// events order the work. Memory "of the device" is ordinary memory, filled with 0xcd. The clock
+// advances only by copies: one millisecond per byte.
 class LazyCudaDriver final : public CudaDriver {
  public:
   struct Call {
     std::string name;
-    int stream = -1;  // 0: torch's default stream; from 100: another current one; else of the pool
+    // 0: torch's default stream; from 100: another current stream; else a pool stream
+    int stream = -1;
   };
-  // Shared with the test, which looks after the driver is gone, too.
+  // Shared with the test, which also reads it after the driver is gone.
   struct Record {
     std::vector<Call> calls;
     std::set<const void*> registered;
@@ -34,10 +35,11 @@ class LazyCudaDriver final : public CudaDriver {
 
   explicit LazyCudaDriver(std::shared_ptr<Record> record) : record_(std::move(record)) {}
 
-  // The next call of the function named so fails; "allocate" and "use_device" throw it.
+  // The next call of the function with this name fails; "allocate" and "use_device" throw the
+  // result.
   void fail(const std::string& function, CudaResult result) { failures_[function] = result; }
   void set_current_stream(int stream) { current_stream_ = stream; }
-  bool capturing = false;  // each stream
+  bool capturing = false;  // every stream
   size_t total_bytes = size_t{1} << 30;
   uint64_t peak = 0;
 
@@ -84,13 +86,13 @@ class LazyCudaDriver final : public CudaDriver {
     std::vector<std::function<void()>> work;
     size_t done = 0;
   };
-  // A place in a stream; a stream of -1 is one never recorded.
+  // A place in a stream; stream -1: never recorded.
   struct Point {
     int stream = -1;
     size_t position = 0;
   };
 
-  // Notes the call; what it shall fail with, once.
+  // Notes the call and returns its injected failure, once.
   CudaResult note(const std::string& name, int stream = -1);
   CudaResult enqueue(const std::string& name, CudaStream stream, std::function<void()> work);
   void run_until(const Point& point);
@@ -101,7 +103,7 @@ class LazyCudaDriver final : public CudaDriver {
   std::map<std::string, CudaResult> failures_;
   std::map<int, Queue> queues_;
   std::vector<Point> events_;
-  std::map<size_t, double> times_ms_;  // of timed events, by number; not a number: not done
+  std::map<size_t, double> times_ms_;  // times of timed events, by number; NaN: not done
   double clock_ms_ = 0;
   std::map<void*, std::unique_ptr<std::byte[]>> memory_;
   int pool_streams_ = 0;

@@ -11,7 +11,7 @@
 
 namespace elixir::test {
 
-// What a LazyDevice does wrong on purpose, so that the tests that rely on it can be seen to fail.
+// Deliberate faults of a LazyDevice, so that the tests that rely on it can be seen to fail.
 struct LazyFaults {
   bool compute_ignores_uploads = false;    // wait(kCompute, ...) for kUpload or kGather is dropped
   bool compute_ignores_downloads = false;  // wait(kCompute, ...) for kDownload or kReduce
@@ -22,15 +22,18 @@ struct LazyFaults {
   bool host_does_not_wait = false;         // synchronize() returns at once
 };
 
-// A device whose copies happen as late as the contract of Device allows: what is enqueued on a
-// stream other than kCompute waits until somebody must see it, by an event. (Operators run at once,
-// so kCompute does too.) A missing wait shows as wrong bytes. What runs too early for an operator
-// enqueued before cannot show that way; it is found by its order: memory that kCompute was given to
-// read may be uploaded into only behind a later event of kCompute; what leaves the device
-// must be behind the latest event of kCompute or behind one of kReduce, and behind all that
-// kCompute has copied there; each reduction must wait for a new event of kCompute; what kCompute
-// fills must not be on its way out still. Another thread that calls synchronize() does the work
-// that this waits for itself; one that calls done() does a piece of it every other time.
+// A device whose copies happen as late as the contract of Device allows. Work on a stream other
+// than kCompute waits until somebody must see its result, by an event. (Operators run at once, so
+// kCompute does too.) A missing wait shows as wrong bytes.
+//
+// A copy that runs too early for an operator enqueued before it leaves no wrong bytes. Rules of
+// order find it. Memory that kCompute may read takes an upload only behind a later event of
+// kCompute. A download must be behind the latest event of kCompute or behind one of kReduce. It
+// must also be behind all that kCompute has copied there. Each reduction must wait for a new event
+// of kCompute. Memory that kCompute fills must not still be on its way out.
+//
+// Another thread that calls synchronize() itself does the work that it waits for. A thread that
+// calls done() does a piece of the work every other time.
 class LazyDevice : public Device {
  public:
   LazyDevice() = default;
@@ -63,12 +66,12 @@ class LazyDevice : public Device {
   void keep_spans() override {}
   std::vector<StreamSpan> take_spans() override { return {}; }
 
-  // What was enqueued too early; empty when all was in order.
+  // The first operation that was enqueued too early; empty: there was none.
   std::string violation() const {
     const std::lock_guard lock(mutex_);
     return violation_;
   }
-  // Calls so far.
+  // Number of download() calls so far.
   size_t downloads() const {
     const std::lock_guard lock(mutex_);
     return downloads_;
@@ -83,18 +86,18 @@ class LazyDevice : public Device {
   }
 
  private:
-  struct Point {  // of a stream
+  struct Point {  // a place in a stream
     Stream stream = Stream::kCompute;
     uint64_t position = 0;       // operations before it
-    uint64_t compute_clock = 0;  // of kCompute when it was recorded there
+    uint64_t compute_clock = 0;  // kCompute's clock when it was recorded there
     uint64_t compute_copies = 0;
   };
   struct Queue {
     std::deque<std::function<void()>> work;
     uint64_t enqueued = 0, done = 0;
-    uint64_t compute_clock = 0;     // of the latest event of kCompute it waited for
-    uint64_t compute_copies = 0;    // before that
-    bool behind_reduction = false;  // it has waited for kReduce since its last copy
+    uint64_t compute_clock = 0;     // clock of the latest event of kCompute it waited for
+    uint64_t compute_copies = 0;    // kCompute's copies before that event
+    bool behind_reduction = false;  // the stream has waited for kReduce since its last copy
     uint64_t reduced_clock = 0;     // kReduce: compute_clock at its last reduction
   };
 
@@ -118,25 +121,26 @@ class LazyDevice : public Device {
   Queue queues_[kStreams];
   std::vector<Point> events_;
   uint64_t compute_clock_ = 0;
-  std::map<const std::byte*, uint64_t> read_since_;  // uploaded memory kCompute may read, and when
-  std::vector<const std::byte*> uploads_not_yet_read_;  // by kCompute
+  // Uploaded memory that kCompute may read, and since when.
+  std::map<const std::byte*, uint64_t> read_since_;
+  std::vector<const std::byte*> uploads_not_yet_read_;  // kCompute has not read them yet
   struct Copy {
     size_t bytes;
     uint64_t number;
   };
-  std::map<const std::byte*, Copy> copies_;  // of kCompute, by where they went
+  std::map<const std::byte*, Copy> copies_;  // kCompute's copies, by destination
   uint64_t compute_copies_ = 0;
   struct Leaving {
     size_t bytes;
     Stream stream;
     uint64_t position;
   };
-  std::map<const std::byte*, Leaving> leaving_;  // downloads, by where they read
-  uint64_t compute_waited_[kStreams] = {};       // kCompute is behind so much of each stream
+  std::map<const std::byte*, Leaving> leaving_;  // downloads, by source
+  uint64_t compute_waited_[kStreams] = {};  // kCompute has waited for this position of each stream
   uint64_t polls_ = 0;
   size_t downloads_ = 0;
   std::vector<const std::byte*> pins_;
-  std::string violation_;  // the first
+  std::string violation_;  // the first one
   size_t most_pending_ = 0;
 };
 

@@ -1,6 +1,6 @@
 #pragma once
 
-// What ranks have before a collective, and the sum of it.
+// The values of ranks before a collective, and their sum.
 
 #include <c10/util/BFloat16.h>
 #include <c10/util/Half.h>
@@ -19,8 +19,8 @@ namespace elixir {
 inline constexpr ComputeType kTypes[] = {ComputeType::kFp32, ComputeType::kBf16,
                                          ComputeType::kFp16};
 
-// What rank `rank` has at element `i` before a collective: of many magnitudes, so that the order of
-// a sum shows in its bits.
+// The value of rank `rank` at element `i` before a collective. Values have many magnitudes, so that
+// the order of a sum shows in its bits.
 inline float value_of(uint32_t rank, uint64_t i) {
   std::minstd_rand random(static_cast<unsigned>(rank * 7919 + i * 104729 + 1));
   random.discard(3);
@@ -52,7 +52,7 @@ inline std::vector<std::byte> block_of(uint32_t rank, uint64_t numel, ComputeTyp
   return block;
 }
 
-// The sum that elixird's workers would take: in FP32, in the order of ranks, or backwards.
+// The sum as elixird's workers make it: in FP32, in the order of ranks, or backwards.
 inline std::vector<std::byte> plain_sum(uint32_t ranks, uint64_t numel, ComputeType type,
                                         bool backwards = false) {
   std::vector<std::byte> sum(numel * element_bytes(type));

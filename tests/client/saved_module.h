@@ -1,6 +1,6 @@
 #pragma once
 
-// What tests of save() and load() train.
+// The module that tests of save() and load() train.
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -18,7 +18,8 @@
 
 namespace elixir::test {
 
-// A linear layer, BatchNorm with its buffers, a frozen layer, a parameter that is left out.
+// It has a linear layer, BatchNorm with its buffers, a frozen layer, and a parameter that is left
+// out.
 struct Mixed : torch::nn::Module {
   explicit Mixed(int64_t width = 48, const std::string& last = "head") {
     at::manual_seed(7);
@@ -59,7 +60,7 @@ inline void train(Mixed& model, Optimizer& optimizer, int64_t first, int64_t cou
   }
 }
 
-// One in training through elixird.
+// A Mixed that trains through elixird.
 struct MixedRun {
   explicit MixedRun(int64_t steps = 0, const Options& options = runtime())
       : optimizer(model, {.lr = 1e-2}, options) {

@@ -1,6 +1,6 @@
 #pragma once
 
-// What tests of checkpoints compare: the bits of masters and moments.
+// Tests of checkpoints compare these values: the bits of masters and moments.
 
 #include <xxhash.h>
 
@@ -25,7 +25,7 @@ inline at::Tensor master_in_bf16(const at::Tensor& master) {
   return kept;
 }
 
-// Over names, counts, masters and moments.
+// A hash over names, counts, masters and moments.
 inline uint64_t xxh64_of(const std::map<std::string, ParameterState>& states,
                          bool in_bf16 = false) {
   XXH64_state_t* const hash = XXH64_createState();

@@ -11,19 +11,20 @@
 
 namespace elixir::testing {
 
-// A job of one rank and two chunks through the client library's session: for tests of how requests
-// end, and of what a session says of a failure. Every wait has this limit, for what takes
-// milliseconds.
+// A job of one rank and two chunks through the client library's session. Tests see with it how
+// requests end, and how a session reports a failure. Every wait has this limit, although it should
+// take milliseconds.
 inline constexpr double kSessionLimitS = test::kPatienceS;
 
-// Attached, its weights loaded.
+// Attaches and loads the weights.
 Result<std::unique_ptr<Session>> begin_job(const DaemonProcess& daemon, const std::string& job);
-// The next step, of two backward passes, which is finished then.
+// Makes the next step, of two backward passes, and waits until it is finished.
 Status step(Session& session, uint32_t number);
 std::vector<float> weights_of(const Session& session);
 
-// A save of a step into a folder below `folder`, which keeps the newest checkpoint alone: the
-// request's number, or what it was refused with; how a request ended.
+// ask_to_save() asks for a save of a step into a folder below `folder`, which keeps only the newest
+// checkpoint. It returns the request's number, or the error that rejected it. end_of() returns how
+// the request ended.
 Result<uint32_t> ask_to_save(Session& session, const std::string& folder, const std::string& name,
                              uint32_t after_step);
 Status end_of(Session& session, const Result<uint32_t>& number);

@@ -21,25 +21,27 @@ namespace elixir::test {
 // Options and their layout are the same for every rank.
 struct TrainingPlan : Options, LayoutOptions {
   uint32_t ranks = 1;
-  int64_t batch = 4;  // a rank
+  int64_t batch = 4;  // per rank
   int64_t steps = 50;
-  std::string model;  // a GPT-2 by its name; empty: one of 28 thousand parameters
-  // In its place a stack of kLayers, which a step uses in this order.
+  std::string model;  // a GPT-2's name; empty: one with 28 thousand parameters
+  // If set, the model is a stack of kLayers layers instead, and a step uses them in this order.
   std::function<std::vector<int>(int64_t step)> layers;
   int64_t seq = 16;  // tokens
   double lr = 1e-2;
   bool some_apart = false;  // biases and some layers: half the learning rate, no weight decay
   std::function<bool(const std::string& name)> freezes;  // parameters that are not trained
-  bool declares = true;  // that a step accumulates; else the optimizer learns it as they come
-  bool empty_backward = false;  // a backward pass before each step whose gradients are dropped
-  // Multiplies the losses of a rank's step, beside the loss scale. Empty: 1.
+  // The optimizer knows in advance that a step accumulates. Else it learns this from the backward
+  // passes.
+  bool declares = true;
+  bool empty_backward = false;  // before each step, a backward pass whose gradients are dropped
+  // Multiplies the losses of a rank's step, in addition to the loss scale. Empty: 1.
   std::function<double(uint32_t rank, int64_t step)> factor;
 
-  // Through elixird alone. Empty: HostDevice.
+  // Used only through elixird. Empty: HostDevice.
   std::function<std::unique_ptr<Device>(uint32_t rank)> make_device;
-  // On each rank, once the optimizer is built.
+  // Called on each rank once the optimizer is built.
   std::function<void(torch::nn::Module&)> begins;
-  // On each rank, before the first step and after each: `steps` are optimizer.steps().
+  // Called on each rank before the first step and after each step. `steps` is optimizer.steps().
   std::function<void(Optimizer&, uint32_t rank, uint64_t steps)> looks;
 };
 
@@ -48,8 +50,8 @@ struct TrainingOutcome {
   std::vector<double> grad_norms, loss_scales;
   uint32_t skipped = 0;
   std::map<std::string, at::Tensor> weights;  // in the compute type, copied
-  uint64_t weights_xxh64 = 0;                 // the same on all ranks, or 0
-  StepStats stats;                            // of the last step
+  uint64_t weights_xxh64 = 0;                 // 0: the ranks differ
+  StepStats stats;                            // the last step's
   PlanSummary plan{};
 };
 
@@ -59,8 +61,8 @@ inline constexpr uint64_t kLayerNumel = kLayerSide * kLayerSide;
 inline constexpr int kLayers = 12;
 
 struct Stack : torch::nn::Module {
-  explicit Stack(int n = kLayers);  // of the same values each time, in any thread
-  // tanh after each; in its own type.
+  explicit Stack(int n = kLayers);  // makes the same values each time, in any thread
+  // Applies tanh after each layer, in the stack's own type.
   at::Tensor forward(at::Tensor x, const std::vector<int>& order);
   std::vector<torch::nn::Linear> layers;
 };
@@ -68,24 +70,24 @@ struct Stack : torch::nn::Module {
 // 0 to n - 1.
 std::vector<int> in_order(int n = kLayers);
 
-// Elements of the longest parameter: the length of the shortest chunks without long parameters.
+// Elements of the longest parameter. This is the shortest chunk length without long parameters.
 uint64_t largest_parameter_numel(const TrainingPlan& plan = {});
 
 inline constexpr double kWeightDecay = 0.05;
 
-// Runs `rank` in a thread for each rank of a job of its own, on one node of elixird's, and throws
-// what the first of them threw.
+// Runs `rank` in one thread for each rank of a new job, on one node. If ranks throw, throws one of
+// the exceptions, if possible one that is not about a lost peer.
 void run_ranks(uint32_t ranks, const std::function<void(const LaunchEnvironment&)>& rank);
 
-// Every rank is a thread of this process with a model and an optimizer of its own.
+// Every rank is a thread of this process with its own model and optimizer.
 TrainingOutcome train_through_elixird(const TrainingPlan& plan);
 
-// LibTorch's gradients of each rank's rows, one rank after the other, then the scalar reference
-// Adam over the parameters. Of the plan's layout it knows the exchange alone, which rounds sums
-// over ranks to the compute type where it is the collective one.
+// Takes LibTorch's gradients of each rank's rows, one rank after the other, and then applies the
+// scalar reference Adam to the parameters. It ignores the plan's layout except the exchange: the
+// collective one rounds sums over ranks to the compute type.
 TrainingOutcome train_with_scalar_reference(const TrainingPlan& plan);
 
-// All ranks of both agree, and so do the two.
+// All ranks of each training agree, and both trainings agree.
 inline void expect_equal_weights(const TrainingOutcome& a, const TrainingOutcome& b) {
   ASSERT_EQ(a.weights.size(), b.weights.size());
   for (const auto& [name, weight] : a.weights) {

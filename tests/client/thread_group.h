@@ -1,7 +1,7 @@
 #pragma once
 
-// A CollectiveGroup whose ranks are threads of this process: what uses one is tested without
-// LibTorch, and where sanitizers look.
+// A CollectiveGroup whose ranks are threads of this process. Code that uses a group is tested
+// without LibTorch, and under sanitizers.
 
 #include <cstdint>
 #include <functional>
@@ -13,17 +13,17 @@
 
 namespace elixir::test {
 
-// Makes the groups of all ranks. A collective that one rank makes and the others do not, or make
-// otherwise, throws kProtocol or, after a minute, kTimedOut.
+// Makes the groups of all ranks. A collective that some ranks make differently or not at all throws
+// kProtocol or, after a minute, kTimedOut.
 class ThreadGroups {
  public:
   explicit ThreadGroups(uint32_t ranks);
   ~ThreadGroups();
 
   std::unique_ptr<CollectiveGroup> group(uint32_t rank);
-  // What ranks have reported, in that order.
+  // The ranks' reports, in the order of arrival.
   std::vector<Status> reports() const;
-  // Rank 0's collectives of blocks, in their order: "G3" is a gather of chunk 3, "R3" a reduction.
+  // Rank 0's collectives of blocks, in order: "G3" is a gather of chunk 3, "R3" a reduction.
   std::vector<std::string> made() const;
 
  private:
@@ -32,7 +32,7 @@ class ThreadGroups {
   const std::unique_ptr<Meeting> meeting_;
 };
 
-// Each rank is a thread with a group.
+// Runs `body` in one thread per rank, each with its own group.
 void run_thread_groups(uint32_t ranks, const std::function<void(CollectiveGroup&)>& body);
 
 }  // namespace elixir::test

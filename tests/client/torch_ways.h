@@ -1,7 +1,7 @@
 #pragma once
 
-// One program run twice: with torch::optim, and with Elixir in its place. The rows of
-// docs/torch_ways.md are tests made of it.
+// Runs one program twice: with torch::optim, and with Elixir in its place. Each row of
+// docs/torch_ways.md is a test made with it.
 
 #include <ATen/core/Tensor.h>
 #include <gtest/gtest.h>
@@ -33,11 +33,11 @@ inline constexpr Mode kAlone{"Alone"}, kTwoRanks{"TwoRanks", 2},
     kBf16TwoRanksCollective{"Bf16TwoRanksCollective", 2, shm::Exchange::kCollective,
                             ComputeType::kBf16};
 
-// Of a weight's L2 norm, in BF16: a step of the 16-bit type in some elements, where the rounding of
-// masters or sums differs.
+// Tolerance in BF16, relative to a weight's L2 norm. It allows one step of the 16-bit type in some
+// elements, where the rounding of masters or sums differs.
 inline constexpr double kBf16Closeness = 4e-3;
 
-// What a program may do with either optimizer.
+// The calls that a program may make with either optimizer.
 class Trainer {
  public:
   virtual ~Trainer() = default;
@@ -48,16 +48,18 @@ class Trainer {
   virtual void add_group(const ParamGroup& group) = 0;
   virtual torch::optim::Optimizer& torch_optimizer() = 0;
   virtual void set_parameter(const at::Tensor& parameter, const at::Tensor& values) = 0;
-  // The module is an ordinary one afterwards, of FP32.
+  // Afterwards the module is an ordinary one, in FP32.
   virtual void release() = 0;
-  // The optimizer ends; a new one of the same kind on what it has trained.
+  // Ends the optimizer and makes a new one of the same kind on the trained module.
   virtual void again() = 0;
-  // A second one of the same kind and settings, on another module. It lives as long as this.
+  // A second trainer of the same kind and settings, on another module. It lives as long as this
+  // one.
   virtual Trainer& another(torch::nn::Module& model) = 0;
   // Null in torch's run.
   virtual Optimizer* elixir() { return nullptr; }
   at::ScalarType dtype = at::kFloat;
-  // Whose data it takes, with a share of the loss each: Elixir's its own, torch's run all.
+  // The ranks whose data the trainer takes, each with a share of the loss. Elixir's trainer
+  // takes its own rank's data, torch's run takes all ranks' data.
   std::vector<uint32_t> ranks = {0};
 };
 
@@ -69,7 +71,7 @@ std::shared_ptr<torch::nn::Module> made() {
   return std::make_shared<Model>();
 }
 std::shared_ptr<torch::nn::Module> small_net();
-// It, with `change` made to it.
+// small_net() with `change` made to it.
 Build net_with(const std::function<void(torch::nn::Module&)>& change);
 
 struct Settings {
@@ -77,23 +79,23 @@ struct Settings {
   AdamWOptions hyper = {.lr = 1e-2, .weight_decay = 0.05};
   Options options = {};
   std::function<std::vector<ParamGroup>(torch::nn::Module&)> groups = {};
-  bool of_tensors = false;         // built on a list of tensors, not on the module
-  bool in_inference_mode = false;  // Elixir's is built there
-  double tolerance = 1e-6;         // of each weight's L2 norm, FP32
+  bool of_tensors = false;         // the optimizer gets a list of tensors, not the module
+  bool in_inference_mode = false;  // Elixir's optimizer is built in inference mode
+  double tolerance = 1e-6;         // relative to each weight's L2 norm, in FP32
 };
 
-// The weights and buffers of both runs are equal within the tolerance, on every rank (which all
-// take the same data).
+// The weights and buffers of both runs are equal within the tolerance, on every rank. All ranks
+// take the same data, unless the program uses Trainer::ranks.
 void expect_like_torch(const Mode& mode, const Settings& settings, const Program& program);
 
-// `program` runs through Elixir alone. Every text is in what it throws.
+// Runs `program` through Elixir alone and expects an exception whose message has all `texts`.
 void expect_error(const Mode& mode, const std::vector<std::string>& texts, const Settings& settings,
                   const Program& program);
 
-// `program` runs through Elixir alone, and checks what it has to.
+// Runs `program` through Elixir alone. The program makes its own checks.
 void run_elixir(const Mode& mode, const Settings& settings, const Program& program);
 
-// Tests of which each is run in every mode:
+// A test suite that runs in every mode:
 //   class TorchModules : public InEveryMode {};
 //   IN_EVERY_MODE(TorchModules);
 class InEveryMode : public WithElixird, public ::testing::WithParamInterface<Mode> {
@@ -101,15 +103,15 @@ class InEveryMode : public WithElixird, public ::testing::WithParamInterface<Mod
   const Mode& mode() const { return GetParam(); }
   bool fp32() const { return mode().dtype == ComputeType::kFp32; }
   bool collective() const { return mode().exchange == shm::Exchange::kCollective; }
-  // How far weights may be from torch's, in their norms.
+  // The allowed distance from torch's weights, relative to their norms.
   double closeness() const { return fp32() ? 1e-6 : kBf16Closeness; }
 
-  // The functions above, in this mode.
+  // These call the functions above in this mode.
   void like_torch(const Settings& settings, const Program& program) const {
     expect_like_torch(mode(), settings, program);
   }
   void like_torch(const Program& program) const { like_torch({}, program); }
-  // For errors that each rank makes by itself.
+  // For errors that each rank makes by itself, without the exchange.
   void refused(const std::vector<std::string>& texts, const Settings& settings,
                const Program& program) const {
     if (collective() && !every_case()) GTEST_SKIP() << "as with elixird's exchange";
@@ -135,7 +137,7 @@ class InEveryMode : public WithElixird, public ::testing::WithParamInterface<Mod
                            ::testing::Values(kAlone, kTwoRanks, kTwoRanksCollective, kBf16Alone), \
                            [](const auto& info) { return std::string(info.param.name); })
 
-// In BF16 on two ranks, too.
+// Modes for suites that also run in BF16 on two ranks.
 inline std::vector<Mode> bf16_on_two_ranks() {
   std::vector<Mode> modes = {kBf16TwoRanks};
   if (every_case()) modes.push_back(kBf16TwoRanksCollective);
@@ -145,27 +147,29 @@ inline std::vector<Mode> bf16_on_two_ranks() {
   INSTANTIATE_TEST_SUITE_P(Bf16OnTwoRanks, Suite, ::testing::ValuesIn(bf16_on_two_ranks()), \
                            [](const auto& info) { return std::string(info.param.name); })
 
-// A loss of the model's output for inputs made from `number`, of the types the model takes.
+// The model's output for inputs made from `number`, in the types that the model takes, and a loss
+// of it.
 at::Tensor net_output(torch::nn::Module& net, int64_t number, const Trainer& trainer);
 at::Tensor net_loss(torch::nn::Module& net, int64_t number, const Trainer& trainer);
-// The first layer alone.
+// A loss of the first layer alone.
 at::Tensor loss_of_first_layer(torch::nn::Module& net, int64_t number, const Trainer& trainer);
-// The same values for the same number, without torch's generators: ranks are threads.
+// Equal numbers give equal values. torch's generators are not used, because ranks are threads.
 at::Tensor wave(at::IntArrayRef sizes, int64_t number, at::ScalarType dtype = at::kFloat);
-// zero_grad, loss, backward, step.
+// One step: zero_grad, loss, backward, step.
 void plain_step(torch::nn::Module& net, Trainer& trainer, int64_t number);
 
 void plain_steps(int64_t first, int64_t count, torch::nn::Module& net, Trainer& trainer);
 inline const Program kThreeSteps = [](torch::nn::Module& net, Trainer& trainer) {
   plain_steps(0, 3, net, trainer);
 };
-// zero_grad, `body` with the step's number from 0 on, step.
+// Each step is zero_grad, `body` with the step's number from 0 on, and step.
 Program steps(int64_t count,
               const std::function<void(torch::nn::Module&, Trainer&, int64_t)>& body);
 
 at::Tensor parameter(torch::nn::Module& net, const std::string& name);
 
-// The file that torch::save makes of it, and what torch::load reads of one.
+// saved() returns the file that torch::save makes of a module. load() reads such a file with
+// torch::load.
 std::string saved(torch::nn::Module& module);
 void load(torch::nn::Module& module, const std::string& bytes);
 
@@ -173,10 +177,10 @@ void load(torch::nn::Module& module, const std::string& bytes);
 double norm_of(const at::Tensor& values);
 double distance(const at::Tensor& a, const at::Tensor& b);
 
-// How often the text holds the words.
+// How often `words` occur in the text.
 uint32_t count_of(const std::string& words, const std::string& text);
 
-// What `call` throws; empty: nothing.
+// The message of the exception that `call` throws; empty: it throws nothing.
 std::string message_of(const std::function<void()>& call);
 
 }  // namespace elixir::test

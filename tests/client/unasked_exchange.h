@@ -6,7 +6,7 @@
 
 namespace elixir::test {
 
-// Of which nothing may be asked but what a test gives an answer to.
+// An exchange in which each call fails the test, unless the test overrides it.
 class UnaskedExchange : public Exchange {
  public:
   size_t block_bytes() const override { return 0; }

@@ -6,7 +6,7 @@
 
 namespace elixir::test {
 
-// A step of AdamW, of one group.
+// A record for a step of AdamW with one group.
 inline shm::StepRecord verdict_on(uint32_t step) {
   shm::StepRecord verdict{};
   verdict.step = step;

@@ -11,7 +11,7 @@
 
 namespace elixir::test {
 
-// One elixird for all tests of a suite, which trainings of this process find.
+// One elixird serves all tests of a suite. Trainings of this process find it by the environment.
 class WithElixird : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {

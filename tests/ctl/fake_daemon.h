@@ -11,7 +11,7 @@
 
 namespace elixir::ctl {
 
-// Answers every request with `frames`; with none, never.
+// Answers every request with `frames`; without frames it never answers.
 class FakeDaemon {
  public:
   // The first `unanswered` requests get no answer.

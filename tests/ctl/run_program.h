@@ -15,11 +15,11 @@
 namespace elixir::ctl {
 
 struct Ended {
-  int code = -1;  // 128 and the signal that ended it
+  int code = -1;  // the exit code, or 128 + the signal that ended it
   std::string out, err;
 };
 
-// Runs a program to its end; `environment`: "NAME=value", over this process's.
+// Runs a program to its end. `environment` has entries "NAME=value" that override this process's.
 inline Ended run_program(std::vector<std::string> argv, std::vector<std::string> environment = {}) {
   const TemporaryFolder outputs;
   const auto file = [&](const char* name) {

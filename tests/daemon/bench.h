@@ -10,11 +10,11 @@
 
 namespace elixir::testing {
 
-// A job without sockets: memory, slices, work. All its gradients are those of step 1.
+// A job without sockets: only memory, slices and work. All its gradients are those of step 1.
 struct Bench {
   struct Options {
     FakeModel model;
-    std::vector<uint32_t> thread_limits = {1};  // by group of workers
+    std::vector<uint32_t> thread_limits = {1};  // one per group of workers
     uint64_t slice_numel = 64;
     bool redo_records = true;
   };

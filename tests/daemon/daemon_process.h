@@ -15,12 +15,12 @@ namespace elixir::testing {
 
 using elixir::TemporaryFolder;
 
-// A real elixird in a runtime folder of its own (or a given one). Ended when destroyed; a
+// A real elixird in a runtime folder of its own (or a given one). The destructor ends it; a
 // sanitizer's report in its log is then fatal.
 class DaemonProcess {
  public:
-  // Returns when it listens or has ended. `prefix` is a program that becomes elixird, and its
-  // arguments: prlimit, setpriv.
+  // Returns when elixird listens or has ended. `prefix` is a program that becomes elixird, with its
+  // arguments, such as prlimit or setpriv.
   explicit DaemonProcess(std::vector<std::string> arguments = {},
                          const std::string& runtime_dir = "", std::vector<std::string> prefix = {});
   ~DaemonProcess();
@@ -32,7 +32,7 @@ class DaemonProcess {
   bool running();
   // The exit code (128 + signal when killed); -1 when it still runs after `limit_s`.
   int wait(double limit_s = test::kPatienceS);
-  // What it has written so far.
+  // The log so far.
   std::string log() const;
   // The reply to the frame `request` on the status socket; "" when none came.
   std::string ask_status(const std::string& request = "status") const;
@@ -45,18 +45,18 @@ class DaemonProcess {
   int exit_code_ = -1;
 };
 
-// Sockets, memfds and all else that a process has open.
+// The number of descriptors that a process has open, such as sockets and memfds.
 size_t open_descriptors(pid_t pid);
 
-// Elixir's memfds in the process' address space.
+// The number of Elixir's memfds in the process's address space.
 size_t mapped_memfds(pid_t pid);
 
-// What of the process' memory never leaves it for swap.
+// Bytes of the process's memory that are locked, so that they are never swapped out.
 uint64_t locked_bytes(pid_t pid);
-// By its name in /proc/PID/status.
+// A field of /proc/PID/status, in bytes.
 uint64_t memory_bytes(pid_t pid, const std::string& field);
 
-// test::eventually(), for the tests of this room.
+// test::eventually(), for the tests of this folder.
 bool becomes_true(const std::function<bool()>& condition);
 
 }  // namespace elixir::testing

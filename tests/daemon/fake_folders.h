@@ -8,11 +8,12 @@
 
 namespace elixir::testing {
 
-// What a request for a folder brings.
+// Parts of a request for a folder.
 UniqueFd open_folder(const std::string& path);
 std::vector<std::vector<int64_t>> shapes_of(const std::vector<shm::ParameterPlace>& places);
 
-// A step of a job with the gradients and the record that another run had in its step `of_step`.
+// Makes a step of a job with the gradients and the record that another run had in its step
+// `of_step`.
 Status step_as(FakeJob& job, uint32_t step, uint32_t of_step);
 
 }  // namespace elixir::testing

@@ -11,19 +11,19 @@
 
 namespace elixir::testing {
 
-// A small model cut into chunks, with gaps as alignment makes them.
+// A small model cut into chunks, with the gaps that alignment makes.
 struct FakeModel {
   shm::Shape shape;
   std::vector<shm::ParameterPlace> places;
-  uint32_t poison_step = 0;           // an infinite gradient on the last rank
-  std::vector<uint32_t> groups = {};  // by place; empty: all of group 0
-  // Values are those of a parameter's elements, wherever they lie, and zero between parameters;
-  // else those of a chunk's.
+  uint32_t poison_step = 0;           // the step with an infinite gradient on the last rank
+  std::vector<uint32_t> groups = {};  // by place; empty: all in group 0
+  // True: values depend on the parameter's elements, wherever they lie, and are zero between
+  // parameters. False: values depend on the chunk's elements.
   bool values_by_parameter = false;
   // Places that have no gradient in a step. Null: none.
   std::function<bool(uint32_t place, uint32_t step)> unused = {};
 
-  // What a rank says of it, shm::GradGroup.
+  // A rank's shm::GradGroup for the place.
   uint8_t grad_group(uint32_t place, uint32_t step) const {
     if (unused && unused(place, step)) return shm::kNoGradient;
     return static_cast<uint8_t>(1 + (groups.empty() ? 0 : groups[place]));
@@ -32,28 +32,29 @@ struct FakeModel {
   uint64_t used_numel(uint32_t chunk) const;  // up to the end of its last parameter
 };
 FakeModel make_model(ComputeType type, uint32_t ranks, uint32_t n_chunks, uint64_t chunk_numel);
-// Two parameters of 3 and 2.5 times 128 * 37 elements, less some, among four short ones, whose
-// values do not depend on the chunk length. Long are those that are longer than a chunk.
+// Two parameters with slightly less than 3 and 2.5 times 128 * 37 elements, among four short ones.
+// Their values do not depend on the chunk length. A parameter that is longer than a chunk is a long
+// one.
 FakeModel make_long_model(ComputeType type, uint32_t ranks, uint64_t chunk_numel);
 
-// Deterministic values: the same seed, the same numbers.
+// Deterministic values: equal seeds give equal numbers.
 std::vector<float> random_values(uint64_t seed, uint64_t numel, float scale);
-// One rank's gradient of a whole chunk, step and round, of the model's type. With the collective
-// exchange the ranks' sum, whichever the rank.
+// One rank's gradient of a whole chunk in a step and round, in the model's type. With the
+// collective exchange it is the ranks' sum, for any rank.
 std::vector<std::byte> fake_gradient(const FakeModel& model, uint32_t rank, uint32_t chunk,
                                      uint32_t step, uint32_t round = 1);
 std::vector<std::vector<float>> initial_values(const FakeModel& model);
 shm::StepRecord make_record(uint32_t step, uint32_t ranks);
 
-// What elixird should arrive at: whole chunks, updated by the scalar kernel.
+// The states that elixird must reach: whole chunks, updated by the scalar kernel.
 class Reference {
  public:
   explicit Reference(const FakeModel& model);
-  // With `rounds` above 1, gradients are summed over them in FP32. The verdict is that of the whole
-  // gradient and of `more` squares.
+  // With `rounds` above 1, sums the gradients of the rounds in FP32. The verdict covers the squares
+  // of the whole gradient and those in `more`.
   optim::Verdict step(const shm::StepRecord& record, uint32_t rounds = 1, NormSum more = {});
   uint64_t applied() const { return applied_; }
-  const NormSum& squares() const { return squares_; }  // of the last step, with `more`
+  const NormSum& squares() const { return squares_; }  // the last step's, with `more`
   const std::vector<std::byte>& param(uint32_t chunk) const { return chunks_[chunk].param; }
   std::vector<float> masters_of(uint32_t place) const;
   const std::vector<float>& exp_avg(uint32_t chunk) const { return chunks_[chunk].exp_avg; }
@@ -73,7 +74,7 @@ class Reference {
   std::vector<uint64_t> updates_;  // by place
 };
 
-// All ranks of a job, driven from one thread, in step.
+// All ranks of a job, driven in step by one thread.
 class FakeJob {
  public:
   struct Options {
@@ -87,37 +88,37 @@ class FakeJob {
     uint32_t early = 0;  // the shape has the spare slots
     uint32_t pins_params = 0;
     bool keeps_sums = false;   // FakeTrainer::sums_fd()
-    uint32_t first_rank = 0;   // with the collective exchange: of this node
-    uint32_t local_ranks = 0;  // of this node; 0: all
+    uint32_t first_rank = 0;   // this node's first rank (collective exchange)
+    uint32_t local_ranks = 0;  // ranks on this node; 0: all
   };
-  // Without ranks: those of a job in this process are added.
+  // Has no ranks at first. A job in this process adds its own.
   explicit FakeJob(const Options& options) : options_(options) {}
-  FakeJob(const FakeJob&) = delete;  // its trainers ask its model
-  // Attached and said hello, not loaded.
+  FakeJob(const FakeJob&) = delete;  // its trainers use its model
+  // A job that has attached and said hello, but has not loaded.
   static Result<std::unique_ptr<FakeJob>> attach(const Options& options);
-  // Attached and loaded.
+  // A job that has attached and loaded.
   static Result<std::unique_ptr<FakeJob>> start(const Options& options);
 
-  // Who may load does so; then all ranks are ready.
+  // The ranks that may load do so; then all ranks are ready.
   Status load();
   Status load_values();
-  // A rank's gradients of a chunk, or of all, without doorbells.
+  // Write a rank's gradients of one chunk, or of all chunks, without doorbells.
   void write_chunk(uint32_t rank, uint32_t chunk, uint32_t step, uint32_t round = 1);
   void write_grads(uint32_t rank, uint32_t step, uint32_t round = 1);
-  // With doorbells.
+  // Writes them and rings a doorbell.
   void publish_chunk(uint32_t rank, uint32_t chunk, uint32_t step, uint32_t round = 1);
-  // All ranks' gradients of a round, with doorbells, from the last chunk to the first.
+  // Publishes all ranks' gradients of a round, with doorbells, from the last chunk to the first.
   void publish(uint32_t step, uint32_t round = 1);
   Status wait_taken();
   void open(const shm::StepRecord& record);
-  void post(const shm::StepRecord& record);  // by all ranks, no gradients
+  void post(const shm::StepRecord& record);  // all ranks post, without gradients
   Status wait_finished(uint32_t step);
-  void post(uint32_t step);  // gradients and verdict of every rank
-  // Every rank's updates of swing chunks after a post.
+  void post(uint32_t step);  // every rank writes its gradients and posts
+  // Makes every rank's updates of swing chunks after a post.
   Status swing(uint32_t step);
   Status step(uint32_t step);  // post, swing and wait
-  // Parameter, master and moments: every element of this node's shards up to each parameter's end
-  // equals the reference's, bit for bit.
+  // Compares parameters, masters and moments with the reference's, bit for bit: every element of
+  // this node's shards, up to each parameter's end.
   Status compare(const Reference& reference) const;
   void detach();
 
@@ -127,7 +128,7 @@ class FakeJob {
   uint32_t local_ranks() const {
     return options_.local_ranks != 0 ? options_.local_ranks : options_.model.shape.ranks;
   }
-  // The elements of a chunk whose states this node has.
+  // The range of a chunk's elements whose states this node has.
   uint64_t first_element() const { return options_.model.shape.shard_begin(options_.first_rank); }
   uint64_t end_element() const {
     return options_.model.shape.shard_end(options_.first_rank + local_ranks() - 1);

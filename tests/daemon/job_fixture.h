@@ -11,7 +11,7 @@
 
 namespace elixir::testing {
 
-// What a job asked for, in order of time. Nothing happens by itself.
+// Records a job's requests, in order of time. Nothing happens by itself.
 struct FakePorts : daemon::JobPorts {
   struct Told {
     uint32_t rank;
@@ -51,19 +51,19 @@ struct FakePorts : daemon::JobPorts {
   void free_later(std::shared_ptr<daemon::Saving>) override {}
   void over(daemon::Job&) override { ++overs; }
 
-  daemon::JobWork* submitted = nullptr;  // what the workers have
+  daemon::JobWork* submitted = nullptr;  // the work that the workers have
   int submits = 0;
   std::vector<std::pair<uint32_t, uint64_t>> replies;
   std::vector<Told> told;
   std::vector<int> closed;
   std::shared_ptr<daemon::FillProgress> fill_progress;
   int fills = 0;
-  std::shared_ptr<daemon::Saving> saving;  // under way
+  std::shared_ptr<daemon::Saving> saving;  // the save that is under way
   int saves = 0;
   std::shared_ptr<daemon::Restoring> restoring;
   uint64_t room_bytes = uint64_t{1} << 40;
   int overs = 0;
-  bool lacks_memory = false;  // for threads that save and load
+  bool lacks_memory = false;  // threads that save or load get no memory
 };
 
 // One job, its trainers beside it, and its workers, all in the test's thread.
@@ -73,23 +73,24 @@ class InProcessJob {
   explicit InProcessJob(const Options& options)
       : trainers(options), model(trainers.model()), job(job_options(options), &ports) {}
 
-  // Its place is taken and its memory on the way.
+  // The rank's place is taken, and its memory is being reserved.
   daemon::Session& claim(uint32_t rank);
   daemon::Session& rank(uint32_t rank) { return *job.sessions()[rank]; }
-  // The memory is there.
+  // The rank's memory is reserved.
   void reserve(uint32_t rank);
-  // All ranks, ready to load.
+  // Attaches all ranks, so that they are ready to load.
   void attach();
-  // All ranks, loaded.
+  // Attaches and loads all ranks.
   void start();
   void await_ready(uint32_t rank, uint64_t request_id, bool all_ranks = false);
 
-  // As the workers and the event loop would: what is in flight, and what follows from it.
+  // Does the work in flight and all work that follows from it, as the workers and the event loop
+  // would.
   void run_workers();
-  // What is in flight, once.
+  // Does the work in flight, once.
   void finish_work();
 
-  // A rank's writing, without a word to the job.
+  // The rank writes, and the job hears nothing of it.
   void write_chunk(uint32_t rank, uint32_t chunk, uint32_t step, uint32_t micro_step = 1) {
     trainers.write_chunk(rank, chunk, step, micro_step);
   }
@@ -99,23 +100,24 @@ class InProcessJob {
   void write_record(uint32_t rank, const shm::StepRecord& record) {
     trainers.rank(rank).write_record(record);
   }
-  void open(uint32_t rank, uint32_t step);  // immediate updates: the hyperparameters are there
-  // With the doorbell. The status is what the rank would be ended for.
+  void open(uint32_t rank, uint32_t step);  // immediate updates: stores the hyperparameters
+  // With the doorbell. The status is the error that would end the rank's session.
   Status publish_chunk(uint32_t rank, uint32_t chunk, uint32_t step, uint32_t micro_step = 1);
   Status publish(uint32_t rank, uint32_t step, uint32_t micro_step = 1);
   void publish_all(uint32_t step, uint32_t micro_step = 1);
-  // Asks for the sums of all chunks that it published last; whether they have all been made.
+  // request_sums() asks for the sums of all chunks that the rank published last. taken() returns
+  // whether they have all been made.
   Status request_sums(uint32_t rank);
   bool taken(uint32_t rank);
-  void fill_sums();  // the memory for them is there
-  // The rank drops what it has published.
+  void fill_sums();  // provides the memory for the sums
+  // The rank drops its published gradients.
   void discard(uint32_t rank) { trainers.rank(rank).discard(); }
-  // Without the doorbell, and with it.
+  // Post without the doorbell, and with it.
   void post_silently(uint32_t rank, uint32_t step);
   void post(uint32_t rank, const shm::StepRecord& record);
   void post(uint32_t rank, uint32_t step) { post(rank, make_record(step, model.shape.ranks)); }
   void post_all(uint32_t step);
-  // Gradients of all ranks, their posts, and what follows.
+  // Makes a whole step: gradients and posts of all ranks, and the work that follows.
   void make_step(uint32_t step);
 
   shm::ControlHeader& header(uint32_t rank) { return this->rank(rank).memory->header(); }
@@ -131,12 +133,12 @@ class InProcessJob {
   daemon::Job::Options job_options(const Options& options) const;
 };
 
-// All ranks have loaded.
+// A job whose ranks have all loaded.
 struct StartedJob : InProcessJob {
   explicit StartedJob(const Options& options) : InProcessJob(options) { start(); }
 };
 
-// The rank was told so, in a text that has `needle` in it.
+// Expects that the rank got this error, with a text that contains `needle`.
 void expect_told(const FakePorts& ports, uint32_t rank, Code code, const std::string& needle);
 
 }  // namespace elixir::testing

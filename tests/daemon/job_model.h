@@ -13,9 +13,9 @@
 
 namespace elixir::testing {
 
-// A job in which every order of events can be tried: JobMachine and GradTracker as elixird has
-// them, between them what daemon::Job does with both (without memory, records and numbers), and
-// honest ranks, one store at a time. A state is a value, equal ones go on equally.
+// A job in which every order of events can be tried. It has JobMachine and GradTracker as elixird
+// has them, joined by the logic of daemon::Job (without memory, records and numbers). Its ranks are
+// honest and make one store at a time. A state is a value; equal states continue equally.
 
 // An invariant that does not hold.
 struct ModelViolation : std::runtime_error {
@@ -23,36 +23,37 @@ struct ModelViolation : std::runtime_error {
 };
 
 struct ModelOptions {
-  uint32_t ranks = 2, chunks = 2, steps = 2;  // at most as many ranks and chunks as in ModelState
-  std::array<uint32_t, 2> rounds = {2, 2};    // backward passes a step, by rank
-  std::array<uint32_t, 2> dropped = {0, 0};   // before these: passes, then zero_grad()
-  // By rank and chunk, a bit each: the passes that count in which it has gradients of the chunk. Of
-  // one that is in none it publishes zeros, before its post.
+  uint32_t ranks = 2, chunks = 2, steps = 2;  // at most the ranks and chunks of ModelState
+  std::array<uint32_t, 2> rounds = {2, 2};    // backward passes per step, by rank
+  std::array<uint32_t, 2> dropped = {0, 0};   // passes before these, dropped by zero_grad()
+  // By rank and chunk, one bit per pass that counts: whether the rank has gradients of the chunk in
+  // it. For a chunk without any, the rank publishes zeros before its post.
   std::array<std::array<uint8_t, 2>, 2> passes = {{{0xff, 0xff}, {0xff, 0xff}}};
   shm::StepRules rules = {};
-  bool waits = true;          // they say which sum they wait for, as trainers do
-  uint32_t skipped_step = 0;  // whose verdict says so; 0: none
+  bool waits = true;          // ranks say which sum they wait for, as trainers do
+  uint32_t skipped_step = 0;  // the step that the verdict skips; 0: none
   bool dies = false;          // a rank may die at any time
-  bool leaves = false;        // or say goodbye
+  bool leaves = false;        // a rank may say goodbye at any time
 
-  // The controls: what of elixird is left out.
-  bool ticks = true;               // they make up for lost doorbells
-  bool post_reads_records = true;  // before a rank counts as one that has posted
-  bool reads_ahead_again = true;   // records that were of a later step when they were read
-  bool sums_without_gone = true;   // nobody waits for gradients of a rank that said goodbye
-  bool tells_discards = true;      // what ranks have dropped makes a difference
-  bool sums_awaited = true;        // where all ranks wait for one another
+  // Negative controls: false leaves out a part of elixird.
+  bool ticks = true;               // ticks make up for lost doorbells
+  bool post_reads_records = true;  // a rank's records are read before it counts as posted
+  bool reads_ahead_again = true;   // reads records of a later step again in that step
+  bool sums_without_gone = true;   // sums do not wait for a rank that said goodbye
+  bool tells_discards = true;      // tells GradTracker how often ranks have discarded
+  bool sums_awaited = true;        // makes sums when all ranks wait for one another
 };
 
-// An event, of a rank and a chunk where it has one.
+// An event, with its rank and chunk if it has them.
 struct ModelEvent {
   enum class Kind : uint8_t {
-    kStore,       // the rank's next one: a publication, a wish for a sum, a post; or its goodbye
-    kRingsGrads,  // a doorbell, which comes whenever it likes, too often, or, where this event does
-    kRingsPost,   // not happen, never
+    kStore,  // the rank's next store: a publication, a request for a sum, a post, or its goodbye
+    // Doorbells. They may come at any time and too often, or never, if this event does not happen.
+    kRingsGrads,
+    kRingsPost,
     kTick,
-    kWorker,      // does one task, of the chunk
-    kWorkDone,    // and elixird hears that all are done
+    kWorker,      // does the chunk's task
+    kWorkDone,    // elixird hears that all tasks are done
     kSumsFilled,  // the memory for sums is there
     kDies,
     kLeaves
@@ -60,7 +61,7 @@ struct ModelEvent {
   Kind kind = Kind::kTick;
   uint8_t rank = 0, chunk = 0;
 
-  // What must come; doorbells get lost, and nobody has to die.
+  // Whether the event must come. Doorbells may get lost, and nobody has to die.
   bool comes() const {
     return kind == Kind::kStore || (kind >= Kind::kTick && kind <= Kind::kSumsFilled);
   }
@@ -77,12 +78,12 @@ struct ModelState {
   struct Rank {
     // Its script: what it does next.
     uint8_t step = 1, round = 1, chunks_done = 0, discards = 0;
-    std::array<uint8_t, kChunks> sum_step = {};  // in which a sum was asked for last
+    std::array<uint8_t, kChunks> sum_step = {};  // step of its last request for a sum
     bool gone = false;                           // its socket is closed
-    // What it has written.
+    // Words that the rank has written.
     uint8_t posted = 0, publications = 0, awaited = 0;
     std::array<Record, kChunks> records;
-    // What elixird has written of its gradients.
+    // Words that elixird has written about its gradients.
     std::array<uint8_t, kChunks> grad_taken = {};
     // daemon::Session
     uint8_t noted_publications = 0, noted_step = 0;
@@ -97,25 +98,26 @@ struct ModelState {
     auto operator<=>(const Task&) const = default;
   };
 
-  // Interned by JobModel.
+  // Numbers of values that JobModel keeps.
   uint32_t machine = 0, tracker = 0;
   std::array<Rank, kRanks> ranks;
   std::array<Task, kChunks> tasks;
-  // What is in memory: words, and, as a bit a round (LiveJob::round_bit), whose gradients the sums
-  // and squares are of.
+  // The content of memory: words, and which gradients the sums and squares have, as one bit per
+  // round (LiveJob::round_bit).
   std::array<uint8_t, kChunks> param_step = {};
   std::array<std::array<uint8_t, kRanks>, kChunks> summed = {}, squared = {};
-  std::array<uint8_t, kChunks> sum_order = {};  // of the last four sums: of which ranks, two bits
+  std::array<uint8_t, kChunks> sum_order = {};  // ranks of the last four sums, two bits each
   uint8_t committed = 0, finished = 0, skipped_through = 0;
   // daemon::Job
   bool rang_ahead = false, filling_sums = false, updating = false, completes_step = false,
        over = false;
   uint8_t step_in_work = 0;
-  uint8_t promised = 0;  // posted by all when a rank died
+  uint8_t promised = 0;  // step that all had posted when a rank died
   auto operator<=>(const ModelState&) const = default;
 };
 
-// Of two ranks: each has gradients of its own chunk alone, or of the other's later.
+// For two ranks: each has gradients of its own chunk alone (kApart), or of the other's chunk later
+// (kCrossed).
 inline constexpr std::array<std::array<uint8_t, 2>, 2> kApart = {{{3, 0}, {0, 3}}},
                                                        kCrossed = {{{3, 2}, {2, 3}}};
 
@@ -129,9 +131,9 @@ class JobModel {
   const daemon::JobMachine& machine(const ModelState& state) const {
     return machines_[state.machine];
   }
-  // All that can happen; an event may leave the state as it is.
+  // All possible events; an event may leave the state as it is.
   std::vector<ModelEvent> events(const ModelState& state) const;
-  // Throws a ModelViolation when an invariant is broken by it.
+  // Throws a ModelViolation if the event breaks an invariant.
   ModelState after(const ModelState& state, ModelEvent event);
 
  private:
@@ -140,7 +142,7 @@ class JobModel {
   uint32_t keep(const daemon::GradTracker& tracker);
 
   const ModelOptions options_;
-  // All different; their numbers, by what of them is public.
+  // All values are different. The maps have their numbers, by a hash of the public content.
   std::vector<daemon::JobMachine> machines_;
   std::vector<daemon::GradTracker> trackers_;
   std::unordered_multimap<uint64_t, uint32_t> known_machines_, known_trackers_;

@@ -76,18 +76,19 @@ class LiveJob {
     const shm::StepRules& rules = options_.rules;
     return rules.sums_all() || rules.rings_all() || tracker_.wants_sums();
   }
-  // So many that a rank makes before it drops them, or that count.
+  // The number of rounds that count, or that a rank makes before it drops them.
   uint32_t rounds(uint32_t rank, uint32_t discards) const {
     return last_discards(rank) == discards ? options_.rounds[rank] : options_.dropped[rank];
   }
   uint32_t last_discards(uint32_t rank) const { return options_.dropped[rank] > 0 ? 1 : 0; }
-  // Rounds that are dropped have bits of their own; so has what was written over while it was read.
+  // Dropped rounds have bits of their own. So have gradients that were overwritten while they were
+  // read.
   static constexpr uint8_t kSpoiled = 0x80;
   uint8_t round_bit(uint32_t rank, const ModelState::Record& record) const {
     const uint32_t first = record.discards == last_discards(rank) ? 0 : 4;
     return static_cast<uint8_t>(1u << (first + record.micro_step - 1));
   }
-  // The rank's micro-steps of the chunk in its first passes of a step: one bit less is all.
+  // The rank's micro-steps of the chunk in the first `passes` passes of a step.
   uint32_t micro_steps(uint32_t rank, uint32_t chunk, uint32_t passes, uint32_t discards) const {
     const uint32_t all = (1u << passes) - 1;
     const bool counts = discards == last_discards(rank);

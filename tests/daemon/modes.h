@@ -8,35 +8,36 @@
 
 namespace elixir::testing {
 
-// What becomes of a job's steps.
+// The verdicts of a job's steps.
 struct Verdicts {
   const char* name = "all applied";
   bool norms = false;    // announced: squares are taken before the post
-  double clip_norm = 0;  // of every other step; trainers add squares of their own then
+  double clip_norm = 0;  // clips every other step; trainers then add their own squares
   bool checks_finite = false;
-  uint32_t poison_step = 0;  // FakeModel's
+  uint32_t poison_step = 0;  // as in FakeModel
 };
 
-// How a job updates its chunks. With several rounds a step, some steps have one more, or fewer.
+// How a job updates its chunks. With several rounds per step, some steps have one round more or
+// fewer.
 struct Mode {
   const char* name = "";
   uint32_t accumulate = 1;  // declared rounds
-  bool undeclared = false;  // several rounds, and one was declared
-  bool drops = false;       // gradients that are published first are dropped
+  bool undeclared = false;  // several rounds, but one was declared
+  bool drops = false;       // the gradients published first are dropped
   bool immediate = false;
-  uint32_t spare_slots = 0;                    // with some updates are early
+  uint32_t spare_slots = 0;                    // above 0: updates are early
   uint32_t swing_chunks = 0, swing_lanes = 0;  // at most all chunks
-  bool collective = false;                     // this node has all ranks but the first
+  bool collective = false;                     // this node has all ranks except the first
   Verdicts verdicts = {};
 };
 
 enum class Layout {
-  kPlain,         // five chunks
-  kGroups,        // three groups, and parameters without a gradient in some steps
-  kLarge,         // four chunks, so that others can act while they are updated
-  kEmptyShards,   // the last ranks have none
-  kThreeChunks,   // the longest parameter takes three; two groups, as above
-  kElevenChunks,  // eleven
+  kPlain,        // five chunks
+  kGroups,       // three groups, and parameters without a gradient in some steps
+  kLarge,        // four chunks, so that others can act while they are updated
+  kEmptyShards,  // the last ranks have empty shards
+  kThreeChunks,  // the longest parameter takes three chunks; two groups, as above
+  kElevenChunks,
 };
 
 struct Training {
@@ -51,15 +52,15 @@ struct Training {
   shm::StepRecord record(uint32_t step) const;
 };
 
-// Of all modes and verdicts with all types, numbers of ranks and layouts, 60 cases of each, every
-// `share`th.
+// Every `share`-th of all trainings. Each pair of mode and verdict has 60 cases: all types, numbers
+// of ranks and layouts.
 std::vector<Training> trainings(uint32_t share);
 
-// Makes steps. After each the job has what the scalar reference has: every bit, the verdict, and
-// what is said of the update. Before its post, unless updates are immediate, nothing is seen of it.
+// Makes steps. After each step the job equals the scalar reference: every bit, the verdict, and the
+// reported update. Nothing of a step is visible before its post, unless updates are immediate.
 void expect_reference_bits(FakeJob& job, const Training& training);
 
-// All ranks were told so of the step.
+// Expects that all ranks got this verdict for the step.
 void expect_verdict(FakeJob& job, uint32_t step, const optim::Verdict& verdict, uint64_t applied);
 
 }  // namespace elixir::testing

@@ -4,16 +4,16 @@
 #include <cstdint>
 #include <string>
 
-// elixird and trainers in one process, with one mapping of the memory that they share, so that the
-// thread sanitizer sees both sides of every hand-over. Linked with --wrap (CMakeLists.txt), it
-// stands between this program's code and mmap, munmap, sendmsg and two calls of ZeroMQ.
+// elixird and trainers in one process, with one mapping of their shared memory. So the thread
+// sanitizer sees both sides of every hand-over. Linked with --wrap (CMakeLists.txt), it stands
+// between this program's code and mmap, munmap, sendmsg and two calls of ZeroMQ.
 
 namespace elixir::testing {
 
-// The sanitizer is told (io_sync=0) that sockets order nothing, since what shared memory says must
-// hold without its doorbell. Two things are ordered by messages alone: what elixird writes before
-// an AttachReply, always; and what a trainer writes before a LoadChunk or elixird before its Ack,
-// as long as one of these lives.
+// With io_sync=0, the sanitizer ignores the order that sockets give, because shared memory must be
+// right without its doorbell. Only messages order two things. One is elixird's writes before an
+// AttachReply, always. The other is a trainer's writes before a LoadChunk and elixird's writes
+// before its Ack, as long as a MessagesOrder lives.
 class MessagesOrder {
  public:
   MessagesOrder();
@@ -21,10 +21,10 @@ class MessagesOrder {
   MessagesOrder(const MessagesOrder&) = delete;
 };
 
-// The newest mapping of a memfd whose name ends so; null: there is none.
+// The newest mapping of a memfd whose name ends with `name`; null: there is none.
 std::byte* newest_mapping(const std::string& name);
 
-// How often something was asked to be mapped that was mapped already.
+// How often a mapping was requested for memory that was mapped already.
 uint32_t mapped_again();
 
 }  // namespace elixir::testing

@@ -16,12 +16,12 @@ namespace elixir::testing {
 
 inline constexpr uint64_t kPlenty = uint64_t{1} << 30;  // bytes for copies of all chunks
 
-// What a rank asks for.
+// A rank's request for a save.
 struct Asking {
   std::string name = "step-000000001";
   std::optional<uint64_t> shadow_bytes = {};
   bool drop_if_busy = false;
-  std::vector<std::vector<int64_t>> shapes = {};  // empty: those of the model
+  std::vector<std::vector<int64_t>> shapes = {};  // empty: the model's shapes
 };
 
 // A job that trains, and a folder to save into.
@@ -30,7 +30,7 @@ struct SavingJob : InProcessJob {
     start();
   }
 
-  // All ranks' step, as far as nothing holds it.
+  // Makes a step of all ranks, as far as nothing holds it up.
   void make_step(uint32_t step) {
     if (!job.options().rules.rings_all()) return InProcessJob::make_step(step);
     for (uint32_t rank = 0; rank < model.shape.ranks; ++rank) {
@@ -64,7 +64,7 @@ struct SavingJob : InProcessJob {
     }
     return part;
   }
-  // The rank's request has been read.
+  // The job receives the rank's request for a save.
   void ask(uint32_t rank, uint32_t after_step, const Asking& asking = {}) {
     shm::SaveFolder message{};
     message.number = ++this->rank(rank).requests_come;
@@ -78,14 +78,14 @@ struct SavingJob : InProcessJob {
   void ask_all(uint32_t after_step, const Asking& asking = {}) {
     for (uint32_t rank = 0; rank < model.shape.ranks; ++rank) ask(rank, after_step, asking);
   }
-  // Trains up to the step, and a save of it begins.
+  // Trains up to the step and begins a save of it.
   daemon::Snapshot& save_after(uint32_t step, std::optional<uint64_t> shadow_bytes = {}) {
     train_to(step);
     ask_all(step, {.name = checkpoints::step_name(step), .shadow_bytes = shadow_bytes});
     ELIXIR_CHECK(ports.saving != nullptr, "no save has begun");
     return *ports.saving->snapshot;
   }
-  // A writer takes and writes what is left, and `look` sees what it has in hand.
+  // A writer takes and writes all remaining items. `look` sees each item before it is written.
   void write_chunks(daemon::Snapshot& snapshot,
                     const std::function<void(const daemon::Snapshot::Item&)>& look) {
     while (const std::optional<daemon::Snapshot::Item> item = snapshot.next()) {
@@ -96,7 +96,7 @@ struct SavingJob : InProcessJob {
     }
     EXPECT_TRUE(snapshot.all_written());
   }
-  // Its writers are done.
+  // Ends the save as if its writers were done.
   void end_save(Status status = Status()) {
     const std::shared_ptr<daemon::Saving> saving = std::exchange(ports.saving, nullptr);
     ASSERT_NE(saving, nullptr);
@@ -105,7 +105,7 @@ struct SavingJob : InProcessJob {
     saving->snapshot->end();
     job.save_over();
   }
-  // As background threads would.
+  // Writes the save, as background threads would.
   void write_it() {
     const std::shared_ptr<daemon::Saving> saving = std::exchange(ports.saving, nullptr);
     ASSERT_NE(saving, nullptr);
@@ -120,7 +120,7 @@ struct SavingJob : InProcessJob {
     expect_refused(Status(static_cast<Code>(result.code), result.text), code, {needle});
   }
 
-  // Every array of a rank's shard of a chunk, of FP32.
+  // All arrays of a rank's shard of a chunk, in FP32.
   std::vector<std::byte> arrays(const daemon::Snapshot::Arrays& of) const {
     const shm::Shape& shape = model.shape;
     std::vector<std::byte> bytes(of.param, of.param + shape.shard_bytes());

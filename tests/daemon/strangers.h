@@ -1,6 +1,6 @@
 #pragma once
 
-// Connections to elixird's sockets of those who are no trainers.
+// Connections to elixird's sockets by processes that are no trainers.
 
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -27,12 +27,12 @@ inline std::unique_ptr<FakeJob> start_job(const DaemonProcess& daemon,
       FakeJob::start({.folder = daemon.folder(), .name = name, .model = door_model(ranks)}));
 }
 
-// From the first one to this one.
+// Makes all steps from the first to this one.
 inline void expect_steps(FakeJob& job, uint32_t last_step) {
   for (uint32_t step = 1; step <= last_step; ++step) EXPECT_TRUE(job.step(step).ok());
 }
 
-// Does not wait: where the backlog is full the connection is none.
+// Does not wait: if the backlog is full, the descriptor is invalid.
 inline UniqueFd connect_to(const std::string& path, int type) {
   UniqueFd socket(::socket(AF_UNIX, type | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   sockaddr_un address{};
@@ -44,7 +44,7 @@ inline UniqueFd connect_to(const std::string& path, int type) {
   return socket;
 }
 
-// Again, until there is room in the backlog.
+// Tries again until there is room in the backlog.
 inline UniqueFd connected_to(const std::string& path, int type) {
   UniqueFd socket;
   EXPECT_TRUE(becomes_true([&] {
@@ -54,7 +54,8 @@ inline UniqueFd connected_to(const std::string& path, int type) {
   return socket;
 }
 
-// Or refused: elixird says nothing to those it keeps, and ZeroMQ a greeting.
+// Whether the connection is closed or was rejected. On a connection that it keeps, elixird sends
+// nothing and ZeroMQ sends a greeting.
 inline bool is_closed(int socket) {
   std::string bytes(2048, '\0');
   for (;;) {

@@ -8,8 +8,8 @@
 
 namespace elixir::testing {
 
-// elixird ends its session: the message and the rank's header name the code and the rank that is
-// the cause.
+// Expects that elixird ends the rank's session. The message and the rank's header name the code and
+// the rank that is the cause.
 inline void expect_ended(FakeTrainer& rank, Code code, uint32_t cause, std::string_view part) {
   const shm::SessionFault fault = must(rank.wait_session_fault());
   expect_refused(Status(static_cast<Code>(fault.code), std::string(shm::get_text(fault.text))),

@@ -6,11 +6,11 @@
 
 namespace elixir::testing {
 
-// Calls of the system that failing_calls.cpp stands in front of.
+// System calls that failing_calls.cpp intercepts.
 enum class Call : uint32_t {
   kAccept,
   kAddSeals,
-  kAllocate,   // operator new: it throws, whatever libc has
+  kAllocate,   // operator new: it throws, even if libc has memory
   kDuplicate,  // F_DUPFD_CLOEXEC
   kEpollControl,
   kEpollWait,
@@ -20,7 +20,7 @@ enum class Call : uint32_t {
   kFtruncate,
   kFutex,
   kMadvise,
-  kMalloc,  // libc's own malloc, calloc and realloc, under elixird's
+  kMalloc,  // libc's malloc, calloc and realloc, below elixird's own
   kMemfdCreate,
   kMkdir,  // mkdirat
   kMmap,
@@ -42,19 +42,19 @@ enum class Call : uint32_t {
 };
 inline constexpr uint32_t kCalls = static_cast<uint32_t>(Call::kNone);
 
-// Whose code makes the call. libzmq ends its process where it cannot handle an error.
+// The code that makes the call. libzmq ends its process on an error that it cannot handle.
 enum class Maker : uint32_t { kElixir, kLibzmq };
 inline constexpr uint32_t kMakers = 2;
 
 enum class Way : uint32_t {
-  kError,               // -1 and `failure`; nothing is done
-  kShort,               // of what is read or written, half: at least a byte
-  kWithoutDescriptors,  // recvmsg: as when they do not fit below the process's limit
-  kLeak,                // memfd_create: all is well, and a descriptor more is left open
+  kError,               // returns -1 with `failure`; nothing is done
+  kShort,               // reads or writes half of the bytes, at least one
+  kWithoutDescriptors,  // recvmsg: as if the process's limit had no room for them
+  kLeak,                // memfd_create: succeeds, but leaves one more descriptor open
 };
 
-// In a file that a test and the process under it both map: what that process has called, and which
-// call is to fail. Any thread of either.
+// The calls that a process has made, and the call that must fail. The plan lies in a file that the
+// test and the process under test both map. Any thread of both may use it.
 struct CallPlan {
   // Kernels before 5.14 and 6.5: no MADV_POPULATE_WRITE, no SO_PEERPIDFD.
   std::atomic<bool> old_kernel{false};
@@ -64,8 +64,8 @@ struct CallPlan {
   std::atomic<Maker> maker{Maker::kElixir};
   std::atomic<Way> way{Way::kError};
   std::atomic<int> failure{0};
-  std::atomic<uint64_t> at{0};       // which of them, from 1; stored last. 0: none fails
-  std::atomic<bool> lasting{false};  // those after it fail, too
+  std::atomic<uint64_t> at{0};  // number of the failing call, from 1; stored last. 0: none fails
+  std::atomic<bool> lasting{false};  // later calls fail, too
   std::atomic<bool> every{false};    // every `at`-th fails
   std::atomic<uint32_t> failed{0};
 
@@ -74,11 +74,11 @@ struct CallPlan {
   }
 };
 
-// Where the file is: the environment of the process under test. Without it a plan of the process's
-// own is used.
+// The environment variable that gives the process under test its plan's path. Without it the
+// process uses a plan of its own.
 inline constexpr const char* kPlanVariable = "ELIXIR_FAILING_CALLS";
 
-// The plan of this process, where it is linked with the library or has it preloaded.
+// The plan of this process. REQUIRES: the library is linked or preloaded.
 CallPlan& call_plan();
 
 }  // namespace elixir::testing

@@ -22,10 +22,11 @@ struct FailingCall {
 // "memfd_create number 3: Too many open files"
 std::string describe(const FailingCall& failing, uint64_t at);
 
-// The call is to be made again, and nobody hears of it.
+// Whether the caller repeats the failed call silently.
 bool passes_by_itself(const FailingCall& failing);
 
-// Whether as many are made each time. How often something is looked at depends on the machine.
+// Whether the number of these calls is equal in each run. The number of polls depends on the
+// machine.
 bool is_steady(Call call);
 
 // Counts from now on, and nothing fails.
@@ -33,11 +34,11 @@ void only_count(CallPlan* plan);
 // From now on the `at`-th call fails, once.
 void arm(CallPlan* plan, const FailingCall& failing, uint64_t at);
 
-// Which of `made` calls fail, one at a time: all, or as many as a test has time for, the first ones
-// and others evenly between them and the last. ELIXIR_EVERY_CASE: all.
+// The numbers of the calls that fail, one at a time. These are all of `made`, or as many as a test
+// has time for: the first ones, and others evenly up to the last. With ELIXIR_EVERY_CASE: all.
 std::vector<uint64_t> chosen(uint64_t made);
 
-// A plan in a file, and an elixird that has the library preloaded and reads it there.
+// A plan in a file, and an elixird that has the library preloaded and reads the plan.
 class PlannedDaemon {
  public:
   // Fails the `at`-th call of its start; 0: none.
@@ -52,17 +53,18 @@ class PlannedDaemon {
   std::unique_ptr<DaemonProcess> process_;
 };
 
-// Of a status that is not ok: it says why, and what mends it.
+// Checks the text of a status that is not ok: it must say why, and how to fix it.
 Status judge_reason(const Status& status, const FailingCall& failing);
 
-// What a process holds of the system.
+// System resources that a process holds.
 struct Holding {
   size_t descriptors = 0, memfds = 0;
 };
 Holding holding(pid_t pid);
-// When it has been the same for half a second: who looked whether elixird listens is gone.
+// The resources, once they are unchanged for half a second. By then the client that asked whether
+// elixird listens is gone.
 Holding holding_at_rest(pid_t pid);
-// Waits until the process holds no more than that. An error says what is left.
+// Waits until the process holds no more than `before`. An error says what is left.
 Status gives_back(pid_t pid, const Holding& before, double limit_s);
 
 }  // namespace elixir::testing

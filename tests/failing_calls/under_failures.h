@@ -13,43 +13,44 @@
 
 namespace elixir::testing {
 
-// What the system answers in truth, to elixird and a trainer alike; of libzmq's calls, what it can
-// live with.
+// Adds to `of_one` the failures for elixird and trainers alike. The system really returns these
+// errors. For libzmq's calls, they are errors that libzmq survives.
 std::vector<FailingCall> with_both_sides(std::span<const FailingCall> of_one);
 
-// A process under failing calls, elixird's or a trainer's, and what must hold of it.
+// A process under failing calls, elixird or a trainer, and the checks that it must pass.
 class UnderFailures : public ::testing::Test {
  protected:
   virtual DaemonProcess& daemon() = 0;
-  // Of the process whose calls fail.
+  // The plan of the process whose calls fail.
   virtual CallPlan& plan() = 0;
   virtual pid_t under_test() = 0;
 
-  // A job does as it should or says why not, soon. It tells from where on its calls count. The
-  // first one's weights are those of all.
+  // Runs a job, which must work or return an error with the reason, soon. It calls `from_here` when
+  // its calls begin to count. All jobs must reach the first job's weights.
   virtual Status run_job(const std::string& job, const FailingCall& failing,
                          const std::function<void()>& from_here) = 0;
 
-  // The first job, and what the process holds from then on.
+  // Runs the first job and notes the resources that the process holds from then on.
   void train_first();
 
-  // Each of the calls fails in turn, for as long as there is an elixird. How often the call is
-  // made.
+  // Lets each of the calls fail in turn, as long as elixird runs. Returns how often a job makes the
+  // call.
   uint64_t expect_holds(const FailingCall& failing);
 
-  // Controls: that nothing was put to the test is seen, and what is left open.
+  // Negative controls: the checks notice calls that are never made, and descriptors that are left
+  // open.
   void expect_sees_calls_never_made();
   void expect_sees_open_descriptors(uint64_t at);
 
   std::vector<float> weights_;
-  bool is_steady_ = true;  // the job makes as many calls each time
-  uint64_t failed_ = 0;    // calls, of one kind
+  bool is_steady_ = true;  // each job makes the same number of calls
+  uint64_t failed_ = 0;    // failed calls of one kind
 
  private:
   bool is_trainer();
-  // How often a job makes the call where nothing fails.
+  // How often a job makes the call if nothing fails.
   uint64_t count(const FailingCall& failing);
-  // A job under the failure, and one after it: the process holds what it held before.
+  // Runs a job under the failure and one after it. The process must hold what it held before.
   Status holds_under(const FailingCall& failing, uint64_t at, double limit_s);
 
   Holding before_;
@@ -62,15 +63,15 @@ class TrainsUnderFailures : public UnderFailures {
                  const std::function<void()>& from_here) override;
 };
 
-// A job of one rank saves after each of two steps, the second in the place of the first, and loads
-// that again. Its calls count once the first step is made.
+// A job of one rank saves after each of two steps. The second checkpoint replaces the first, and
+// the job loads it. Calls count once the first step is made.
 class KeepsUnderFailures : public UnderFailures {
  protected:
   KeepsUnderFailures() { is_steady_ = false; }
   Status run_job(const std::string& job, const FailingCall& failing,
                  const std::function<void()>& from_here) override;
 
-  uint64_t untold_ = 0;  // calls that failed, and every status was ok
+  uint64_t untold_ = 0;  // failed calls although every status was ok
 
  private:
   Status judge_folder(const FailingCall& failing, bool saved) const;

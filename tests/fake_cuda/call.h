@@ -2,22 +2,22 @@
 
 #include "tests/fake_cuda/runtime.h"
 
-// A function of CUDA's that the library offers in CUDA's place.
+// Exports a function in CUDA's place.
 #define FAKE_CUDA_API extern "C" __attribute__((visibility("default")))
 
 namespace fake_cuda {
 
-// What stands at the begin of most functions: counts the call, takes its virtual time, makes the
-// device's context, and answers with the injected error when there is one.
+// Begins most functions: counts the call, takes its virtual time, makes the device's context, and
+// returns the injected error if there is one.
 cudaError_t begin_call(const char* name);
-// Counts only: for questions that need no context and are answered whatever has happened.
+// Only counts the call: for questions that need no context and that no earlier error affects.
 void begin_question(const char* name);
 // Keeps an error for cudaGetLastError.
 cudaError_t remember(cudaError_t outcome);
-// One more launch, of FAKE_CUDA_FAIL_AFTER.
+// Counts a launch, for FAKE_CUDA_FAIL_AFTER.
 void count_launch();
 
-// body(lock) -> cudaError_t, under the runtime's mutex.
+// Calls body(lock) -> cudaError_t under the runtime's mutex.
 template <class Body>
 cudaError_t call(const char* name, Body body) {
   Lock lock(runtime().mutex);

@@ -6,10 +6,10 @@
 
 namespace fake_cuda {
 
-// The memory of one device: a memfd that is mapped twice. At the addresses that programs get it is
-// unreadable, so that a host that touches device memory is found; the "device" uses the alias.
-// Allocations begin at multiples of 512 bytes, first fit. REQUIRES: the runtime's mutex; no lock
-// for alias() and contains().
+// The memory of one device: a memfd that is mapped twice. Programs get addresses that are
+// unreadable, so a host that touches device memory is found. The "device" uses the alias.
+// Allocations are first fit and begin at multiples of 512 bytes. REQUIRES: the runtime's mutex,
+// except for alias() and contains(), which need no lock.
 class DeviceMemory {
  public:
   explicit DeviceMemory(uint64_t bytes);
@@ -47,12 +47,12 @@ class DeviceMemory {
   uint64_t used_bytes_ = 0, peak_bytes_ = 0, allocations_ = 0, frees_ = 0, failures_ = 0;
 };
 
-// Of a device; made when first asked for, after which the lookups below see it.
+// The memory of a device. The first call makes it; from then on, the lookups below see it.
 DeviceMemory& memory_of(int device);
-// The device's memory that an address lies in; null for host memory. Needs no lock.
+// The device memory that contains an address; null: host memory. Needs no lock.
 DeviceMemory* memory_at(const void* address);
 int device_of(const void* address);  // -1: host memory
-// Where the host can reach an address of a device; a host address as it is.
+// The host's address of device memory; a host address is returned unchanged.
 std::byte* reachable(const void* address);
 
 }  // namespace fake_cuda

@@ -9,10 +9,10 @@
 
 namespace fake_cuda {
 
-// Elixir's own kernels, done on the host by what they are made of (kernels/thread_work.h,
-// kernels/norm_work.h), on device memory by its aliases. `name` is the kernel's demangled name;
-// `arguments` as cudaLaunchKernel has them, read before the call returns. Nothing for other
-// kernels.
+// Work that does one of Elixir's own kernels on the host. It uses the kernels' own parts
+// (kernels/thread_work.h, kernels/norm_work.h) on aliases of device memory. `name` is the kernel's
+// demangled name. `arguments` are those of cudaLaunchKernel, read before the call returns. Empty
+// for other kernels.
 std::optional<Work> elixir_kernel(const std::string& name, void** arguments);
 
 }  // namespace fake_cuda

@@ -7,8 +7,8 @@
 
 namespace fake_cuda {
 
-// For each stream, by its number, how many of its works are known to be done before what comes next
-// (Mattern, Virtual Time and Global States of Distributed Systems, 1989).
+// For each stream, by its number: how many of its works are known to be done before the next one.
+// Mattern, Virtual Time and Global States of Distributed Systems, 1989.
 class VectorClock {
  public:
   uint64_t of(size_t stream) const { return stream < known_.size() ? known_[stream] : 0; }
@@ -27,11 +27,11 @@ class VectorClock {
   std::vector<uint64_t> known_;
 };
 
-// What a stream, an event or the host's threads know is done before them.
+// The works that a stream, an event or the host's threads know to be done before them.
 struct Order {
   VectorClock device;
-  // For host memory, also through any wait of any thread: threads may tell each other of it by
-  // ways that nobody sees here.
+  // For host memory, any wait of any thread counts, too. Threads may tell each other of it in ways
+  // that the fake cannot see.
   VectorClock host;
 
   void join(const Order& other) {
@@ -40,7 +40,7 @@ struct Order {
   }
 };
 
-// Of a host thread.
+// The clock of a host thread.
 struct HostClock {
   int64_t now_ns = 0;  // virtual
   Order order;

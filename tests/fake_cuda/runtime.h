@@ -1,10 +1,10 @@
 #pragma once
 
-// Streams, events, and the order and virtual time of what is enqueued.
+// Streams, events, and the order and virtual time of enqueued work.
 //
-// A work's start and end, and what it is ordered after, are known when it is enqueued: they follow
-// from the calls made before. A thread for each stream does the works later, in the same order, so
-// that what is not ordered really happens in any order.
+// A work's start, its end and its place in the order are known when it is enqueued: they follow
+// from the calls made before. A thread for each stream does the works later, in the stream's order.
+// So unordered works really happen in any order.
 
 #include <cuda_runtime_api.h>
 
@@ -46,20 +46,21 @@ struct Stream;
 struct Event {
   int device = 0;
   bool timed = false, destroyed = false;
-  int stream = 0;         // that it was recorded on last
-  uint64_t recorded = 0;  // times
-  uint64_t done = 0;      // the greatest record that is reached
-  int64_t end_ns = 0;     // of the last record, virtual
-  Order order;            // of the last record
+  int stream = 0;         // the stream of its last record
+  uint64_t recorded = 0;  // number of records
+  uint64_t done = 0;      // the last record that is reached
+  int64_t end_ns = 0;     // end of the last record, virtual
+  Order order;            // the last record's
   uint64_t not_ready_in_a_row = 0;
 };
 
-// What a stream's thread does next: waits for an event, runs a work, or reaches an event's record.
+// The next action of a stream's thread: it waits for an event, runs a work, or reaches an event's
+// record.
 struct Operation {
   std::function<void()> run = {};
   Event* waits_for = nullptr;
   Event* records = nullptr;
-  uint64_t record = 0;  // which
+  uint64_t record = 0;  // number of the record
 };
 
 struct StreamCounters {
@@ -72,38 +73,38 @@ struct StreamCounters {
 struct Stream {
   int number = 0, device = 0;
   bool destroyed = false;
-  bool blocking = false;  // it and the default stream wait for each other
+  bool blocking = false;  // this stream and the default stream wait for each other
   std::deque<Operation> queue;
   uint64_t enqueued = 0, done = 0;
   bool has_thread = false;
   std::condition_variable filled;
-  int64_t end_ns = 0;  // of all that is enqueued, virtual
-  Order order;         // of what is enqueued next
+  int64_t end_ns = 0;  // end of all enqueued work, virtual
+  Order order;         // order of the next work
   uint64_t works = 0;
   StreamCounters counters;
 
   bool idle() const { return done == enqueued; }
 };
 
-// One a process, never destroyed. All of it is guarded by `mutex`.
+// One per process, never destroyed. `mutex` guards all of it.
 struct Runtime {
   std::mutex mutex;
-  std::condition_variable progressed;  // some stream
+  std::condition_variable progressed;  // some stream progressed
   std::vector<std::unique_ptr<Stream>> streams;
   std::vector<std::unique_ptr<Event>> events;
   std::map<int, Stream*> default_streams;  // by device
-  // Threads that enqueue work share one clock: they take turns, and tell each other by ways that
-  // nobody sees here. A thread that only waits has its own.
+  // Threads that enqueue work share one clock: they take turns, and tell each other in ways that
+  // the fake cannot see. A thread that only waits has its own.
   HostClock enqueuers;
-  VectorClock any_host;  // what any thread has waited for
+  VectorClock any_host;  // works that any thread has waited for
   cudaError_t injected = cudaSuccess;
-  int running = 0;               // works that streams do just now
+  int running = 0;               // works that streams are doing now
   std::map<int, bool> contexts;  // by device
   Counters counters;
 };
 Runtime& runtime();
 
-// Of a host thread.
+// The state of a host thread.
 struct ThreadState {
   int device = 0;
   cudaError_t last_error = cudaSuccess;
@@ -114,10 +115,11 @@ struct ThreadState {
 ThreadState& this_thread();
 HostClock& host_clock();  // the calling thread's
 
-// The functions below REQUIRE the runtime's mutex; those with a Lock may let go of it meanwhile.
+// The functions below REQUIRE the runtime's mutex; those with a Lock may release it while they
+// wait.
 
 Stream* new_stream(int device, bool blocking);
-// Null for a handle that is none, or of a destroyed stream.
+// Null for an invalid handle or a destroyed stream.
 Stream* find_stream(cudaStream_t handle);
 Event* find_event(cudaEvent_t handle);
 
@@ -125,12 +127,12 @@ void enqueue(Stream& stream, Work work);
 void record_event(Stream& stream, Event& event);
 void wait_for_event(Stream& stream, Event& event);
 
-// The calling thread waits; `call` names the function that does.
+// The calling thread waits; `call` is the name of the waiting function.
 void wait_for_stream(Lock& lock, Stream& stream, const char* call);
 void wait_for_device(Lock& lock, int device, const char* call);
 void wait_for_record(Lock& lock, Event& event, const char* call);
 
-// Whether the calling thread, at its virtual time, finds it done.
+// Whether the calling thread finds it done at its virtual time.
 bool find_done(Event& event);
 bool find_idle(Stream& stream);
 

@@ -5,11 +5,12 @@
 
 namespace fake_cuda {
 
-// The functions that return addresses lie in, demangled, of the program's and its libraries' symbol
-// tables; those of the fake itself are left out. "library+0xoffset" where a table has none.
+// Demangled names of the functions that contain the return addresses, from the symbol tables of the
+// program and its libraries. Functions of the fake itself are left out. A name is
+// "library+0xoffset" if a table does not have it.
 std::vector<std::string> symbol_names(void* const* addresses, int n);
 
-// The name without its mangling; as it is where it has none.
+// The demangled name; a name without mangling is returned unchanged.
 std::string demangled(const char* name);
 
 }  // namespace fake_cuda

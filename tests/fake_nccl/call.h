@@ -9,7 +9,7 @@
 
 namespace fake_nccl {
 
-// What a function of NCCL's was asked for. Memory is the device's; count is that of the function.
+// The arguments of an NCCL function. Memory is the device's; count is the function's argument.
 struct Call {
   Kind kind;
   const void* send = nullptr;
@@ -25,7 +25,7 @@ struct Call {
   size_t received_bytes(int ranks) const;
 };
 
-// A call on its way: the messages it consists of, and what is to be done when they are there.
+// A call on its way: its messages, and the work to do once they have arrived.
 class RunningCall {
  public:
   RunningCall(const Call& call, int rank, int ranks, Transfers& transfers);
@@ -41,8 +41,9 @@ class RunningCall {
   Transfers& transfers_;
   const std::byte* const send_;  // by their aliases
   std::byte* const receive_;
-  const std::byte* own_ = nullptr;              // this rank's part of what is summed
-  std::vector<std::vector<std::byte>> others_;  // by rank: theirs; none: nothing is summed
+  const std::byte* own_ = nullptr;  // this rank's part of the sum
+  // The other ranks' parts, by rank. Empty: nothing is summed.
+  std::vector<std::vector<std::byte>> others_;
 };
 
 }  // namespace fake_nccl

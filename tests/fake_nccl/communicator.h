@@ -14,13 +14,13 @@
 
 namespace fake_nccl {
 
-// One rank's end of a communicator. Its collectives run as work of streams, in the order in which
-// they were asked for, whatever their streams; one that waits for a rank that does not join keeps
-// its stream until the communicator is aborted, as with NCCL. Any thread may abort it and ask for
-// its error.
+// One rank's end of a communicator. Its collectives run as work of streams, in the order of the
+// calls, whatever their streams. A collective that waits for a rank that does not join blocks its
+// stream until the communicator is aborted, as with NCCL. Any thread may abort it and ask for its
+// error.
 class Communicator : public std::enable_shared_from_this<Communicator> {
  public:
-  // On the calling thread's current device. Returns when all ranks are there.
+  // Joins on the calling thread's current device. Returns when all ranks are there.
   static ncclResult_t join(const ncclUniqueId& id, int ranks, int rank,
                            std::shared_ptr<Communicator>* result);
 
@@ -28,11 +28,11 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   int ranks() const { return ranks_; }
   ncclResult_t error() const { return error_.load(); }
 
-  // Calls that go on together (a group).
+  // Enqueues calls that run together (a group).
   ncclResult_t enqueue(const std::vector<Call>& calls, cudaStream_t stream);
-  // Returns when all that was enqueued is done, or the communicator is aborted.
+  // Returns when all enqueued calls are done, or the communicator is aborted.
   void drain();
-  // Ends what is under way, and makes nothing of what is enqueued. Results are undefined.
+  // Ends running calls and drops enqueued calls. Results are undefined.
   void abort();
 
  private:
@@ -47,7 +47,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   bool await_turn(uint64_t number);
   void make(const std::vector<Call>& calls);
   bool advance_to_the_end(Transfers& transfers);
-  void fail(ncclResult_t result, const std::string& text);  // and waits to be aborted
+  void fail(ncclResult_t result, const std::string& text);  // then waits for abort()
   void end_turn();
 
   // constant
@@ -62,7 +62,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   bool running_ = false;               // guarded by mutex_
 };
 
-// What ncclGetLastError() tells.
+// The text of ncclGetLastError().
 void set_last_error(const std::string& text);
 const char* last_error();
 

@@ -1,7 +1,7 @@
 #pragma once
 
-// What FAKE_NCCL_* asks for; README.md has the list. Read once; an unreadable value ends the
-// process.
+// The settings FAKE_NCCL_*; README.md has the list. They are read once; an unreadable value ends
+// the process.
 
 #include <nccl.h>
 
@@ -10,22 +10,22 @@
 namespace fake_nccl {
 
 struct Injected {
-  bool here = false;                  // else nothing is wrong
-  ncclResult_t result = ncclSuccess;  // ncclSuccess: it hangs, and NCCL never says so
+  bool here = false;                  // false: nothing is injected
+  ncclResult_t result = ncclSuccess;  // ncclSuccess: the collective hangs without an error
   bool at_call = false;               // the function returns it; else the work fails as it runs
 };
 
-// For the next collective of this process, which is that rank of its communicator.
+// The fault for the next collective of this process. `rank` is its rank in the communicator.
 Injected inject(int rank);
 
-// Whether ranks are told that another one has failed (ncclRemoteError), as over a network. Else
-// they wait for it, as NCCL's ranks of one machine may.
+// Whether ranks learn that another rank has failed (ncclRemoteError), as over a network. Else they
+// wait for it, as NCCL's ranks on one machine may.
 bool tells_peers();
 
-// Virtual nanoseconds in which a rank receives so many bytes.
+// Virtual nanoseconds that a rank needs to receive `bytes`.
 int64_t duration_ns(double bytes);
 
-// Whether ranks that make different collectives wait for ever, as NCCL's may; else it is an error.
+// Whether ranks that make different collectives wait forever, as NCCL's may; else it is an error.
 bool mismatches_hang();
 
 }  // namespace fake_nccl

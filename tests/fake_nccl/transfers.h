@@ -8,17 +8,17 @@
 
 namespace fake_nccl {
 
-// Messages from this rank and to others, which go on all at once: between two ranks they keep their
-// order, in each direction.
+// Messages between this rank and others. All move at the same time; between two ranks they keep
+// their order in each direction.
 class Transfers {
  public:
   void send(int to, const std::byte* from, size_t bytes, Kind kind, ncclDataType_t type);
   void receive(int from, std::byte* to, size_t bytes, Kind kind, ncclDataType_t type);
 
-  // Moves what can be moved now. False: nothing could.
+  // Moves all that can move now. False: nothing moved.
   bool advance(Wire& wire, int rank);
   bool done() const { return left_ == 0; }
-  // "": none. What the other side sent where this one expected something else.
+  // Describes a message from another rank that differs from the expected one; empty: there is none.
   const std::string& mismatch() const { return mismatch_; }
 
  private:
@@ -33,7 +33,7 @@ class Transfers {
   bool take_piece(Wire& wire, int rank, int from);
 
   Queues sends_, receives_;
-  size_t left_ = 0;  // messages
+  size_t left_ = 0;  // unfinished messages
   std::string mismatch_;
 };
 

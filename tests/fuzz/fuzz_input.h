@@ -1,6 +1,7 @@
 #pragma once
 
-// What libFuzzer's targets share. A target aborts (ELIXIR_CHECK) when a decoder breaks its promise.
+// Shared code of libFuzzer's targets. A target aborts (ELIXIR_CHECK) when a decoder breaks its
+// promise.
 
 #include <cstdint>
 #include <cstring>
@@ -14,7 +15,7 @@
 
 namespace elixir::fuzz {
 
-// The fuzzer's bytes, taken from the front. Past their end everything is 0, so that a prefix of an
+// The fuzzer's bytes, taken from the front. After their end everything is 0, so each prefix of an
 // input is an input.
 class Input {
  public:
@@ -42,7 +43,8 @@ class Input {
   std::span<const uint8_t> bytes_;
 };
 
-// Whether the decoder took the input. What it refuses is the sender's fault.
+// Whether the decoder accepted the input. Each rejection must blame the sender, with the code
+// `refusal`.
 template <typename T>
 bool accepted(const Result<T>& decoded, Code refusal = Code::kBadInput) {
   if (decoded.ok()) return true;
@@ -50,7 +52,7 @@ bool accepted(const Result<T>& decoded, Code refusal = Code::kBadInput) {
   return false;
 }
 
-// What was accepted is written and read again, to the same text. to_json() is found by T.
+// Checks that an accepted value is written and read again as equal text. to_json() is found by T.
 template <typename T>
 void check_rereads(const T& value, Result<T> (*read)(std::string_view)) {
   const std::string text = to_json(value);

@@ -11,7 +11,7 @@
 
 namespace elixir::fuzz {
 
-// A file that is written over for each input.
+// A file that is overwritten for each input.
 class RewrittenFile {
  public:
   explicit RewrittenFile(std::string path)

@@ -1,6 +1,6 @@
 #pragma once
 
-// What the code relies on of a Shape that check_shape() let through, computed with twice the bits.
+// The code's assumptions about a Shape that check_shape() accepts, computed with twice the bits.
 
 #include "base/check.h"
 #include "shm/shape.h"
@@ -57,7 +57,7 @@ inline void check_slots(const shm::Shape& shape) {
   }
 }
 
-// REQUIRES: check_shape(shape) is content.
+// REQUIRES: check_shape(shape) accepts the shape.
 inline void check_shape_promises(const shm::Shape& shape) {
   using Wide = unsigned __int128;
   const Wide chunks = Wide{shape.n_chunks} + shape.n_gpu_chunks + shape.n_frozen_chunks;
@@ -77,7 +77,7 @@ inline void check_shape_promises(const shm::Shape& shape) {
   const Wide least = Wide{shape.n_chunks} * shard * (element + shape.element_state_bytes());
   ELIXIR_CHECK(Wide{shape.session_bytes()} >= least, "a session of {} bytes",
                shape.session_bytes());
-  // A node's ranks are at most kMaxLocalRanks, whose sum the admission of a job takes.
+  // A node has at most kMaxLocalRanks ranks. The admission of a job adds up their bytes.
   const Wide job = Wide{shape.session_bytes()} + shape.sums_bytes();
   ELIXIR_CHECK((job * shm::kMaxLocalRanks) >> 63 == 0, "a job of more than 2^63 bytes");
   for (uint32_t moment = 1; moment < shape.n_moments; ++moment) {

@@ -1,6 +1,7 @@
 #pragma once
 
-// The files of fuzz_stored_folder.cpp's checkpoint that no input changes, for it and for its seeds.
+// The files of fuzz_stored_folder.cpp's checkpoint that no input changes, for the target and its
+// seeds.
 
 #include <algorithm>
 #include <cstdint>
@@ -40,7 +41,7 @@ inline checkpoints::ManifestFile listed(const char* name, std::span<const std::b
   return file;
 }
 
-// Of that checkpoint, whole: {"manifest":{...},"xxh3":...}.
+// The whole manifest of that checkpoint: {"manifest":{...},"xxh3":...}.
 inline std::string stored_folder_manifest(uint64_t piece_bytes) {
   const std::string model = file_of(kModelHeader, kModelDataBytes);
   const std::string optimizer = file_of(kOptimizerHeader, kOptimizerDataBytes);
@@ -53,12 +54,12 @@ inline std::string stored_folder_manifest(uint64_t piece_bytes) {
   return checkpoints::encode_manifest(manifest);
 }
 
-// What a manifest says, within a hash that fits.
+// Puts the content of a manifest beside its correct hash.
 inline std::string sealed(std::string_view inner) {
   return fmt::format("{{\"manifest\":{},\"xxh3\":\"{:016x}\"}}\n", inner,
                      checkpoints::xxh3_of(std::as_bytes(std::span(inner))));
 }
-// What it says, without its hash.
+// The content of a manifest, without its hash.
 inline std::string inner_of(std::string_view manifest) {
   const size_t before = std::string_view("{\"manifest\":").size();
   return std::string(manifest.substr(before, manifest.rfind(",\"xxh3\"") - before));

@@ -14,7 +14,7 @@
 
 namespace elixir::optim {
 
-// Steps of AdamW and of Adam, early and late, with constants that leave a term out.
+// Steps of AdamW and of Adam, early and late. Some have constants that leave a term out.
 inline std::vector<AdamStep> adam_steps() {
   std::vector<AdamStep> steps;
   for (const UpdateRule rule : {UpdateRule::kAdamW, UpdateRule::kAdam}) {
@@ -32,23 +32,25 @@ inline std::vector<AdamStep> adam_steps() {
   return steps;
 }
 
-// A span, of gradients or of the FP32 sum over rounds in their place (null: of gradients).
+// The span with `sum`, the FP32 sum over rounds, in place of its gradients (null: with its
+// gradients).
 inline UpdateSpan span_of(UpdateSpan span, const float* sum) {
   if (sum == nullptr) return span;
   span.grad_sum = sum;
-  span.grads = nullptr;  // not looked at
+  span.grads = nullptr;  // not read
   return span;
 }
 
-// Every element once, none outside the span: of up to 64 gradients, and of their sum over rounds.
-// update(states, at, numel, sum, step) is what is tested; `sum` has numel elements or is null.
+// Checks that every element in the span is updated once and none outside. It uses up to 64
+// gradients, and their sum over rounds. update(states, at, numel, sum, step) is the function under
+// test; `sum` has numel elements or is null.
 template <class Update>
 void check_any_length(std::span<const size_t> lengths, const Update& update) {
   constexpr size_t kBeyond = 64;
   const AdamStep step = make_adam_step({}, 5, 0.5);
   for (ComputeType type : kTypes) {
     for (size_t numel : lengths) {
-      const size_t at = 8 * (numel % 3);  // whatever the type, a multiple of 16 bytes
+      const size_t at = 8 * (numel % 3);  // a multiple of 16 bytes in every type
       Random random(numel);
       std::vector<float> sum(numel + 1);
       for (float& value : sum) value = bits_float(random.float_of_any_kind());
@@ -70,7 +72,8 @@ void check_any_length(std::span<const size_t> lengths, const Update& update) {
   }
 }
 
-// Negative control: gradients summed in another order, and one beta that is not the reference's.
+// Negative control: gradients summed in another order, and one beta that differs from the
+// reference's.
 template <class Update>
 void check_another_sum_or_constant_is_seen(const Update& update) {
   for (ComputeType type : kTypes) {

@@ -11,7 +11,7 @@
 
 namespace elixir::kernels {
 
-// A call of CUDA that a test cannot go on without.
+// Ends the program if the call of CUDA failed.
 inline void must(cudaError_t outcome) {
   ELIXIR_CHECK(outcome == cudaSuccess, "{}", cudaGetErrorString(outcome));
 }
@@ -29,7 +29,7 @@ class Stream {
   cudaStream_t stream_ = nullptr;
 };
 
-// Device memory of `numel` elements; what it holds at first is 0xa5.
+// Device memory of `numel` elements. Each byte is 0xa5 at first.
 template <class T>
 class DeviceArray {
  public:
@@ -72,8 +72,7 @@ class DeviceArray {
   void* data_ = nullptr;
 };
 
-// How much a test does: `full`, or one part in ELIXIR_GPU_TEST_PART, under a memory checker that
-// slows it down.
+// The size of a test: `full`, or one part in ELIXIR_GPU_TEST_PART, under a slow memory checker.
 inline size_t test_numel(size_t full) {
   const char* const part = std::getenv("ELIXIR_GPU_TEST_PART");
   return part == nullptr ? full : full / static_cast<size_t>(std::atoi(part)) + 1;

@@ -1,6 +1,6 @@
 #pragma once
 
-// Gradients whose squares are summed, and what optim::take_gradients makes of them.
+// Gradients whose squares are summed, and the expected results by optim::take_gradients.
 
 #include <cmath>
 #include <cstring>
@@ -16,7 +16,7 @@ inline bool same_bits(const NormSum& a, const NormSum& b) {
   return std::memcmp(&a, &b, sizeof a) == 0;
 }
 
-// Small ones, some larger; with `odd_ones` a few that are infinite or no numbers.
+// Small values and some larger ones. With `odd_ones`, a few are infinite or NaN.
 template <ComputeType kType>
 std::vector<ElementOf<kType>> gradients(size_t numel, uint64_t seed, bool odd_ones = false) {
   optim::Random random(seed);
@@ -31,7 +31,7 @@ std::vector<ElementOf<kType>> gradients(size_t numel, uint64_t seed, bool odd_on
   return values;
 }
 
-// Denormals, the greatest, and what is not finite.
+// Floats of every kind: denormals, the greatest values, infinities and NaNs.
 inline std::vector<float> gradients_of_every_kind(size_t numel, uint64_t seed) {
   optim::Random random(seed);
   std::vector<float> values(numel);

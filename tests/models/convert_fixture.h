@@ -1,7 +1,7 @@
 #pragma once
 
-// A model of two parameters and a mask, a tiny GPT-2, and Adam's states of them as torch.save()
-// writes them.
+// A model of two parameters and a mask, a tiny GPT-2, and their Adam states as torch.save() writes
+// them.
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>
@@ -27,7 +27,7 @@ using List = c10::impl::GenericList;
 
 inline Dict dict() { return Dict(c10::AnyType::get(), c10::AnyType::get()); }
 
-// As [2, 3] and [5], in this order; "mask" is no parameter.
+// Their shapes are [2, 3] and [5], in this order; "mask" is no parameter.
 inline const std::vector<std::string> kNames = {"b.weight", "a.bias"};
 
 inline at::Tensor values_of(const std::string& name, float first) {
@@ -55,7 +55,7 @@ inline Dict group_of(const List& params, double lr) {
   return group;
 }
 
-// Its state_dict(); `ids`: what the parameters of kNames are called in it.
+// Adam's state_dict(); `ids` are the keys of kNames's parameters in it.
 inline Dict adam_of_two(const std::vector<at::IValue>& ids, bool two_groups = false) {
   Dict states = dict();
   List groups(c10::AnyType::get()), params(c10::AnyType::get()), others(c10::AnyType::get());
@@ -71,8 +71,8 @@ inline Dict adam_of_two(const std::vector<at::IValue>& ids, bool two_groups = fa
   return file;
 }
 
-// As get_optimizer_state_dict(flatten_optimizer_state_dict=True) has it: states of the first `n` of
-// kNames, and options of both where there are any.
+// A dict as get_optimizer_state_dict(flatten_optimizer_state_dict=True) makes it. It has the states
+// of the first `n` of kNames and, if `options`, the options of both.
 inline Dict flat_adam_of_two(size_t n, bool options = true) {
   Dict flat = dict();
   for (size_t i = 0; i < 2; ++i) {
@@ -100,7 +100,7 @@ class ConvertTest : public ::testing::Test {
     folder_.write("names", kNames[0] + "\n" + kNames[1] + "\n");
   }
 
-  // In the order of the alphabet, as safetensors has them.
+  // Writes tensors in alphabetic order, as safetensors has them.
   void write_model() {
     const checkpoints::Dtype* const f32 = checkpoints::find_dtype("F32");
     const std::vector<checkpoints::TensorEntry> entries = {
@@ -132,7 +132,8 @@ class ConvertTest : public ::testing::Test {
     std::filesystem::remove_all(asked.output);
     return import_torch(asked);
   }
-  // Writes a tiny GPT-2, as `change` leaves it. Names without "transformer.", as published ones.
+  // Writes a tiny GPT-2 as changed by `change`. Like published ones, its names have no
+  // "transformer.".
   template <typename Change>
   planner::TransformerConfig write_gpt2(const Change& change) {
     planner::TransformerConfig config = *planner::transformer_config("gpt2-nano");
@@ -158,7 +159,7 @@ class ConvertTest : public ::testing::Test {
     folder_.write("model/model.safetensors", checkpoints::encode_header(entries) + data);
     return config;
   }
-  // What the checkpoint's states are as a file of torch's.
+  // The checkpoint's states, exported into a torch file.
   Result<TorchFile> exported(const std::string& names_file = "") {
     const std::string path = folder_.path("out.pt");
     std::filesystem::remove(path);
@@ -168,7 +169,7 @@ class ConvertTest : public ::testing::Test {
     if (!status.ok()) return status;
     return TorchFile::open(path);
   }
-  // The states that the checkpoint came from come out of it.
+  // Expects that the exported states are the imported ones.
   void expect_exported(const std::vector<std::string>& order) {
     const TorchFile file = must(exported(folder_.path("names")));
     const AdamFile adam = must(adam_of(file, {}));

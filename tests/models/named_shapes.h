@@ -7,7 +7,7 @@
 
 namespace elixir {
 
-// The module has the parameters that the planner lists, in its order.
+// Expects that the module has the parameters that the planner lists, in its order.
 inline void expect_named_shapes(const torch::nn::Module& model,
                                 const planner::TransformerConfig& config) {
   const auto expected = planner::transformer_parameters(config);
@@ -19,7 +19,7 @@ inline void expect_named_shapes(const torch::nn::Module& model,
   }
 }
 
-// OPT's keys have a bias that shifts all scores alike: its gradient is 0 but for rounding.
+// OPT's keys have a bias that shifts all scores alike: its gradient is 0 except for rounding.
 inline void expect_gradients(const torch::nn::Module& model) {
   for (const auto& parameter : model.named_parameters()) {
     ASSERT_TRUE(parameter.value().grad().defined()) << parameter.key();
@@ -28,7 +28,7 @@ inline void expect_gradients(const torch::nn::Module& model) {
   }
 }
 
-// Another token at place 10 changes the logits from there on, and none before.
+// Expects that another token at place 10 changes the logits from there on, and none before.
 template <typename Forward>
 void expect_causal(const at::Tensor& tokens, const Forward& forward) {
   at::Tensor changed = tokens.clone();

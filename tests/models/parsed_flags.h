@@ -13,11 +13,11 @@
 namespace elixir {
 
 struct Parsed {
-  int exit_code = 0;  // -1: go on
+  int exit_code = 0;  // -1: the program continues
   TrainOptions options;
   std::string output, errors;
 
-  std::vector<std::string> lines() const {  // of errors
+  std::vector<std::string> lines() const {  // the lines of `errors`
     std::istringstream text(errors);
     std::vector<std::string> all;
     for (std::string line; std::getline(text, line);) all.push_back(line);
@@ -25,7 +25,7 @@ struct Parsed {
   }
 };
 
-// Of flags whose words have no spaces.
+// Parses flags whose words have no spaces.
 inline Parsed parse(const std::string& flags) {
   std::istringstream words(flags);
   std::vector<std::string> all(std::istream_iterator<std::string>(words), {});

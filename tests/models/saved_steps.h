@@ -1,6 +1,6 @@
 #pragma once
 
-// Checkpoints of which nothing but their manifest and a config.json matters.
+// Checkpoints for tests that read only their manifest and config.json.
 
 #include <fcntl.h>
 
@@ -15,7 +15,7 @@
 
 namespace elixir {
 
-// `parent`/step-NNNNNNNNN; its path.
+// Saves `parent`/step-NNNNNNNNN and returns its path.
 inline std::string save_step(const std::string& parent, uint64_t step, const std::string& config,
                              bool optimizer_states = true,
                              std::optional<checkpoints::Health> health = {},

@@ -8,7 +8,7 @@ struct TinySizes {
   int64_t vocabulary = 50, width = 32, layers = 2, heads = 4;
 };
 
-// A GPT-2 small enough that a step of it takes a millisecond, of at most 16 tokens a sequence.
+// A GPT-2 so small that its step takes a millisecond, with at most 16 tokens per sequence.
 inline planner::TransformerConfig tiny_gpt2_config(const TinySizes& size = {}) {
   return {.name = "tiny",
           .family = planner::Family::kGpt2,

@@ -1,7 +1,7 @@
 #pragma once
 
-// What an update is compared with: the formula element by element, a formula that is another one,
-// and the kinds of numbers that were met.
+// References for an update: the formula element by element, a different formula, and a count of the
+// kinds of numbers.
 
 #include <gtest/gtest.h>
 
@@ -38,7 +38,7 @@ inline float summed(ComputeType type, const void* const* grads, int n_grads, siz
   return sum;
 }
 
-// With the functions of the headers alone: what a span must come to.
+// The expected result of a span, computed with the functions of the headers alone.
 inline void update_one_by_one(const UpdateSpan& span, const AdamStep& step) {
   const AdamConstants<float> constants(step);
   for (size_t i = 0; i < span.numel; ++i) {
@@ -53,8 +53,8 @@ inline void update_one_by_one(const UpdateSpan& span, const AdamStep& step) {
   }
 }
 
-// Negative control of comparisons: one product and one sum in place of the last fused operation of
-// AdamW, in FP32. `update` has other parameters, and no other moments.
+// Negative control of comparisons: AdamW in FP32 with one product and one sum in place of its last
+// fused operation. `update` must give other parameters and equal moments.
 template <class Update>
 void expect_one_unfused_operation_is_seen(const Update& update) {
   Random random(3);
@@ -79,7 +79,7 @@ void expect_one_unfused_operation_is_seen(const Update& update) {
   EXPECT_TRUE(states.same_bits(unfused)) << "only the parameters were computed otherwise";
 }
 
-// While the thread rounds upwards and flushes denormals, where that can be set.
+// Runs `work` while the thread rounds upwards and flushes denormals, where that can be set.
 template <class Work>
 void with_odd_modes(const Work& work) {
 #if defined(__x86_64__)
@@ -95,7 +95,7 @@ void with_odd_modes(const Work& work) {
 #endif
 }
 
-// The kinds of masters that come out, so that a test cannot pass on dull numbers.
+// Counts the kinds of resulting masters, so that a test cannot pass on dull numbers.
 struct Census {
   uint64_t tuples = 0, nan = 0, infinite = 0, denormal = 0, zero = 0, tie = 0;
 

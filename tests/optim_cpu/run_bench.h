@@ -11,7 +11,7 @@ struct BenchRun {
   std::string output;
 };
 
-// A benchmark with arguments, as a shell runs it.
+// Runs a benchmark with arguments through a shell.
 inline BenchRun run_bench(const std::string& command) {
   BenchRun run;
   FILE* const pipe = ::popen(command.c_str(), "r");

@@ -1,6 +1,6 @@
 #pragma once
 
-// Arrays for adam_update and random floats of every kind to fill them with.
+// Arrays for adam_update, and random floats of every kind to fill them.
 
 #include <algorithm>
 #include <cstddef>
@@ -13,7 +13,7 @@
 
 namespace elixir::optim {
 
-// Sanitizer builds do one part in this many.
+// Sanitizer builds run one in kShare cases.
 inline constexpr uint64_t kShare = kSanitized ? 32 : 1;
 
 // Steele, Lea, Flood: SplitMix64.
@@ -34,7 +34,8 @@ class Random {
     return static_cast<float>(static_cast<int64_t>(next()) * 0x1p-63) * scale;
   }
 
-  // Half of them as in training, the others any bits, denormals, and the ends of the range.
+  // Half of the values are as in training. The others are any bits, denormals, and the ends of the
+  // range.
   uint32_t float_of_any_kind() {
     static constexpr uint32_t kEnds[] = {0x00000000, 0x80000000, 0x7f800000, 0xff800000,
                                          0x7fc00000, 0xffc12345, 0x7f800001, 0x00000001,
@@ -49,7 +50,7 @@ class Random {
         return low & 0x807fffff;
       case 2:
         return kEnds[bits >> 32 & 15];
-      case 3:  // of 9 significant bits: ties of BF16 where nothing is added
+      case 3:  // 9 significant bits: ties of BF16 where nothing is added
         return (low & 0x80ff8000) | 0x38000000;
       default:  // 2^-31 to 2
         return (low & 0x8fffffff) | 0x30000000;
@@ -75,14 +76,14 @@ struct States {
     fill_words(random, param);
     fill_words(random, master);
     for (float& value : exp_avg) value = bits_float(random.float_of_any_kind());
-    for (float& value : exp_avg_sq) {  // mostly what a mean of squares can be
+    for (float& value : exp_avg_sq) {  // mostly possible means of squares
       const uint32_t bits = random.float_of_any_kind();
       value = bits_float(bits & 0x1f ? bits & 0x7fffffff : bits);
     }
     for (std::vector<std::byte>& grad : grads) fill_words(random, grad);
   }
 
-  // From `at` on; the gradients' addresses stay valid until the next call.
+  // The span from `at` on. The gradients' addresses stay valid until the next call.
   UpdateSpan span(size_t at = 0, size_t length = SIZE_MAX) {
     grad_pointers.clear();
     for (const std::vector<std::byte>& grad : grads) {
@@ -97,7 +98,7 @@ struct States {
             .numel = length == SIZE_MAX ? numel - at : length};
   }
 
-  // The states, not the gradients, bit by bit.
+  // Compares the states bit by bit, not the gradients.
   bool same_bits(const States& other) const {
     if (numel == 0) return true;  // memcmp takes no null pointers
     return std::memcmp(param.data(), other.param.data(), param.size()) == 0 &&
@@ -115,8 +116,8 @@ struct States {
   std::vector<const void*> grad_pointers;
 
  private:
-  // Floats of any kind, also where the array holds 16-bit words: their upper halves are BF16 and
-  // halves of any kind, their lower halves anything.
+  // Fills with floats of any kind, even if the array holds 16-bit words. Their upper halves are
+  // BF16 and FP16 values of any kind, their lower halves any bits.
   static void fill_words(Random& random, std::vector<std::byte>& bytes) {
     for (size_t i = 0; i < bytes.size(); i += 4) {
       uint32_t bits = random.float_of_any_kind();

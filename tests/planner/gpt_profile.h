@@ -11,10 +11,10 @@ struct GptStep {
   ComputeType type = ComputeType::kBf16;
 };
 
-// A step of a GPT-2 or OPT as a profile, written down by hand: one operator for each weight with
-// its bias, forward, then (recomputation and) backward; activations by Korthikanti et al. (arXiv
-// 2205.05198, eq. 2, twice that in FP32), without attention's scores, which fused attention does
-// not keep, and with logits in 16 bit and their loss and gradient in 32.
+// A step of a GPT-2 or OPT as a profile, written by hand: one operator for each weight with its
+// bias, forward, then (recomputation and) backward. Activations follow Korthikanti et al. (arXiv
+// 2205.05198, eq. 2, twice that in FP32). They omit attention's scores, which fused attention does
+// not keep. Logits have 16 bits, their loss and gradient 32.
 inline ModelProfile gpt_profile(const TransformerConfig& config, const GptStep& step = {}) {
   ModelProfile profile;
   profile.model = config.name;

@@ -5,14 +5,14 @@
 namespace elixir::planner::testing {
 
 // The development server of Elixir (arXiv 2212.05339 v2), table 4: A100 40 GB, aggregates for n
-// GPUs. `nvlink`: as the machine of its table 7, with 200 GB/s between the four.
+// GPUs. With `nvlink`, it is the machine of table 7, with 200 GB/s between the four GPUs.
 inline Machine a100_server(uint32_t gpus, bool nvlink = false) {
   Machine machine;
   machine.gpus = gpus;
   machine.gpu_memory_bytes = uint64_t{40} << 30;
   machine.host_memory_bytes = uint64_t{500} << 30;
   machine.dram_gb_s = 200;
-  machine.gpu_tflops = 185;  // fitted to table 7, as the next two: docs/planner.md
+  machine.gpu_tflops = 185;  // fitted to table 7, like the next two: docs/planner.md
   machine.gpu_half_tokens = 2048;
   machine.copies_hidden = 0.25;
   switch (gpus) {
@@ -31,7 +31,7 @@ inline Machine a100_server(uint32_t gpus, bool nvlink = false) {
   return machine;
 }
 
-// What a probe of two GPUs found.
+// The result of a probe of two GPUs.
 inline ProbedMachine some_probe() {
   Machine machine{{.gpus = 2,
                    .d2h_gb_s = 28.5,

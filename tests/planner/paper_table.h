@@ -2,8 +2,8 @@
 
 namespace elixir::planner::testing {
 
-// Elixir (arXiv 2212.05339 v2), table 7: TFLOPS of one GPU, A100 40 GB, sequences of 1024 tokens.
-// 0: out of memory.
+// Elixir (arXiv 2212.05339 v2), table 7: TFLOPS per GPU, A100 40 GB, sequences of 1024 tokens. 0:
+// out of memory.
 struct PaperCell {
   const char* model;
   int gpus, batch;

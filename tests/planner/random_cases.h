@@ -11,12 +11,12 @@
 
 namespace elixir::planner::testing {
 
-// A model, a machine and what is asked, drawn at random: the same for the same seed.
+// A model, a machine and a request, drawn at random. Equal seeds give equal cases.
 struct RandomCase {
   TransformerConfig config;
   GptStep step;
   ModelProfile profile;
-  Machine machine;  // nodes of eight GPUs, or fewer GPUs on one
+  Machine machine;  // nodes of eight GPUs, or fewer GPUs on one node
   PlanRequest request;
 };
 
@@ -50,14 +50,14 @@ class RandomCases {
   }
 
   uint64_t below(uint64_t n) { return random_() % n; }
-  // Evenly in its logarithm.
+  // Evenly distributed in the logarithm.
   double between(double low, double high) {
     const double share = static_cast<double>(random_() >> 11) * 0x1p-53;
     return low * std::pow(high / low, share);
   }
 
  private:
-  // Llama, Mistral, GPT-2 and OPT; grouped queries, tied or not, 1 to 32 layers.
+  // A Llama, Mistral, GPT-2 or OPT, with grouped queries, tied or not, 1 to 32 layers.
   TransformerConfig model() {
     TransformerConfig config;
     config.name = "random";
@@ -75,7 +75,7 @@ class RandomCases {
     return config;
   }
 
-  // Of every third model: all but the last parameters, or parameters here and there.
+  // Freezes parameters of one model in three: all except the last ones, or some here and there.
   void freeze(ModelProfile* profile) {
     if (below(3) != 0) return;
     const size_t n = profile->params.size();
@@ -86,7 +86,7 @@ class RandomCases {
     }
   }
 
-  // GPU memory from hardly anything beside the activations to all states.
+  // GPU memory ranges from hardly more than the activations to all states.
   Machine machine(const ModelProfile& profile) {
     Machine machine;
     constexpr uint32_t kGpus[] = {1, 1, 1, 2, 4, 8, 16, 64, 256, 1024};

@@ -1,13 +1,13 @@
 #pragma once
 
-// What environment variables ask of tests that take a sample of their cases by default.
+// Environment variables for tests that take a sample of their cases by default.
 
 #include <cstdint>
 #include <cstdlib>
 
 namespace elixir {
 
-// Whether all cases are to run, as the nightly parts ask.
+// Whether all cases must run, as in the nightly parts.
 inline bool every_case() { return std::getenv("ELIXIR_EVERY_CASE") != nullptr; }
 
 inline uint64_t number_setting(const char* variable, uint64_t otherwise) {

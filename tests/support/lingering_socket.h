@@ -1,7 +1,7 @@
 #pragma once
 
-// A TCP connection with unsent bytes whose last close() waits for them for an hour (SO_LINGER), as
-// one is that a peer sends to be rid of it.
+// A TCP connection with unsent bytes whose last close() waits for them for an hour (SO_LINGER). A
+// peer can send such a descriptor, so that the receiver's close() waits.
 
 #include <gtest/gtest.h>
 #include <netinet/in.h>
@@ -41,7 +41,7 @@ class LingeringSocket {
     const linger hour{.l_onoff = 1, .l_linger = 3600};
     EXPECT_EQ(::setsockopt(fd_.get(), SOL_SOCKET, SO_LINGER, &hour, sizeof hour), 0);
   }
-  // Whoever still waits waits no longer: nobody is there to read.
+  // Ends every wait: nobody is left to read.
   ~LingeringSocket() {
     release();
     fd_.reset();
@@ -51,8 +51,8 @@ class LingeringSocket {
   int fd() const { return fd_.get(); }
   void release() { reader_.reset(); }
 
-  // Sends the descriptor with `bytes` and closes this process's copy, which waits for nothing as
-  // long as the receiver has not read. Whether it was sent.
+  // Sends the descriptor with `bytes` and closes this process's copy. This close does not wait as
+  // long as the receiver has not read. Returns whether the descriptor was sent.
   bool send_away(int socket, const std::string& bytes) {
     iovec part{const_cast<char*>(bytes.data()), bytes.size()};
     alignas(cmsghdr) char space[CMSG_SPACE(sizeof(int))] = {};
@@ -76,7 +76,7 @@ class LingeringSocket {
   UniqueFd fd_, reader_;
 };
 
-// Calls `close` in a thread: whether it returns though the sockets' bytes are never read.
+// Calls `close` in a thread. Returns whether it ends although the sockets' bytes are never read.
 inline bool returns(std::span<LingeringSocket> sockets, const std::function<void()>& close) {
   std::atomic<bool> returned{false};
   std::thread closing([&] {

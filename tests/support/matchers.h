@@ -1,6 +1,6 @@
 #pragma once
 
-// GoogleTest, GoogleMock's matchers under their short names, and what a test expects of a Status.
+// GoogleTest, GoogleMock's matchers under their short names, and expectations of a Status.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

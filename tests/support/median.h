@@ -5,7 +5,8 @@
 
 namespace elixir::test {
 
-// Of an even number the greater of the two in the middle. REQUIRES: there are some.
+// The median; of an even number of values, the greater of the two in the middle. REQUIRES: at least
+// one value.
 inline double median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   return values[values.size() / 2];

@@ -1,6 +1,6 @@
 #pragma once
 
-// What a test expects of a Result or a Status.
+// Expectations of a Result or a Status.
 
 #include <gtest/gtest.h>
 
@@ -14,7 +14,7 @@
 
 namespace elixir {
 
-// The value. Without it the test fails here, with the status's message.
+// Returns the value. If there is none, the test fails here with the status's message.
 template <typename T>
 T must(Result<T> result) {
   if (!result.ok()) throw std::runtime_error(result.status().message());
@@ -24,7 +24,7 @@ inline void must(const Status& status) {
   if (!status.ok()) throw std::runtime_error(status.message());
 }
 
-// The code, and a message that has these parts.
+// Expects the code, and a message with these parts.
 inline void expect_refused(const Status& status, Code code,
                            std::initializer_list<std::string_view> parts) {
   EXPECT_EQ(status.code(), code) << status.message();
@@ -33,7 +33,7 @@ inline void expect_refused(const Status& status, Code code,
   }
 }
 
-// Its message, where it has the code.
+// Returns the message; expects the code.
 inline std::string refusal_of(const Status& status, Code code) {
   EXPECT_EQ(status.code(), code) << status.message();
   return status.message();

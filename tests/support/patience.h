@@ -1,6 +1,6 @@
 #pragma once
 
-// Waiting for a state, not for a time: what a busy machine does late is no failure.
+// Waits for a state, not for a time: a busy machine may be late, and that is no failure.
 
 #include <sys/types.h>
 
@@ -14,13 +14,13 @@ inline constexpr int kPatienceMs = static_cast<int>(kPatienceS * 1000);
 // Asks again and again; false when the condition does not hold within the limit.
 bool eventually(const std::function<bool()>& condition, double limit_s = kPatienceS);
 
-// Tries with a longer limit until an attempt succeeds: where something must come before a clock
-// under test ends, no limit is long enough for sure on a busy machine. False: none did.
+// Tries with a longer limit until an attempt succeeds. Use it if something must come before a clock
+// under test ends: on a busy machine no limit is surely long enough. False: none did.
 bool widen(double limit_s, const std::function<bool(double limit_s)>& attempt);
 
-// Whether the process has ended; one that nobody has reaped yet has.
+// Whether the process has ended, even if nobody has reaped it yet.
 bool gone(pid_t pid);
-// Whether the thread, or the first one of the process, sleeps, as in a futex or a poll.
+// Whether a thread, or the first thread of a process, sleeps, as in a futex or a poll.
 bool asleep(pid_t id);
 
 }  // namespace elixir::test

@@ -4,8 +4,8 @@
 
 namespace elixir::test {
 
-// A TCP port of 127.0.0.1 for this program to listen on. It is held until the program ends: nobody
-// else can bind it meanwhile, but for who says SO_REUSEADDR, as listeners do.
+// A TCP port of 127.0.0.1 for this program to listen on. It is held until the program ends. Nobody
+// else can bind it, except with SO_REUSEADDR, as listeners do.
 uint16_t unused_port();
 
 }  // namespace elixir::test

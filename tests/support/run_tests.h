@@ -4,9 +4,9 @@
 
 namespace elixir::test {
 
-// main() of every test program. The exit code says what gtest's alone does not: with `reason`, or
-// where each test that was to run was skipped, it is 77, which ctest calls Skipped. Every skip is a
-// line "skipped: NAME: why" of the output, of which scripts/test.sh makes its list.
+// main() of every test program. The exit code is 77, which ctest calls Skipped, with `reason` or if
+// all tests that should run were skipped. Else it is gtest's. Every skip prints a line "skipped:
+// NAME: why", from which scripts/test.sh makes its list.
 int run_tests(int argc, char** argv, const std::string& reason = "");
 
 }  // namespace elixir::test

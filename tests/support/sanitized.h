@@ -1,12 +1,12 @@
 #pragma once
 
-// Under the address or the thread sanitizer, where an instruction takes several times as long:
-// tests of many cases take fewer there, in which every value of theirs is met, and none holds a
-// time.
+// Whether the build has the address or the thread sanitizer, where instructions take several times
+// as long. Tests of many cases then run fewer cases, which still cover every value. No test checks
+// a time there.
 
 namespace elixir {
 
-// GCC says it by macros, clang by features.
+// GCC defines macros, clang has features.
 #if defined(__has_feature)
 #if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
 #define ELIXIR_SANITIZED

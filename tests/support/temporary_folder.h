@@ -14,7 +14,7 @@
 
 namespace elixir {
 
-// A new folder for a test, mode 0700; gone with the object.
+// A new folder for a test, mode 0700; removed with the object.
 class TemporaryFolder {
  public:
   TemporaryFolder() {

@@ -1,6 +1,6 @@
 #pragma once
 
-// What a test expects of an exception.
+// Expectations of an exception.
 
 #include <gtest/gtest.h>
 
@@ -12,7 +12,7 @@
 
 namespace elixir {
 
-// The error that `call` throws; the test fails when it throws none.
+// Returns the error that `call` throws. The test fails if it throws none.
 template <typename Call>
 Status thrown(const Call& call) {
   try {
@@ -24,7 +24,7 @@ Status thrown(const Call& call) {
   return Status();
 }
 
-// The code, and a message that has these parts.
+// Expects an error with the code, and a message with these parts.
 template <typename Call>
 void expect_thrown(Code code, std::initializer_list<std::string_view> parts, const Call& call) {
   expect_refused(thrown(call), code, parts);

@@ -9,8 +9,8 @@
 
 namespace elixir::fuzz {
 
-// One job of elixird's, its ports, and its workers, who do a slice when they are told to. All in
-// one thread: the same calls, the same course. What a Daemon would not do is not done here: no verb
+// One job of elixird, its ports, and its workers, which do a slice on request. All run in one
+// thread, so equal calls give equal results. It makes only calls that a Daemon would make: no verb
 // once the job is over, no message before Hello, none from the attach socket after its end.
 class FuzzedJob : public daemon::JobPorts {
  public:
@@ -25,9 +25,10 @@ class FuzzedJob : public daemon::JobPorts {
 
   // ---- the ranks come ----
 
-  // The next of: a place for each rank, its memory, its AttachReply, its Hello. False: all came.
+  // Makes the next event of the start: a rank's place, its memory, its AttachReply or its Hello.
+  // False: all ranks have come.
   bool advance_start();
-  bool refuse_memory();  // of the next rank that waits for some; false: none does
+  bool refuse_memory();  // fails the next rank that waits for memory; false: no rank waits
   bool said_hello(uint32_t rank) const { return rank < hellos_; }
 
   // ---- what reaches elixird ----
@@ -39,7 +40,7 @@ class FuzzedJob : public daemon::JobPorts {
     shm::seal_message(message, 7);
     this->message(rank, std::as_bytes(std::span(&message, 1)));
   }
-  bool lose(uint32_t rank);  // false: it is not here
+  bool lose(uint32_t rank);  // false: the rank is not here
   void detach(uint32_t rank);
   void stop();
 
@@ -47,26 +48,26 @@ class FuzzedJob : public daemon::JobPorts {
 
   bool has_slices() const;
   void run_slices(uint32_t most);
-  bool deliver();  // work that is done; false: none is
+  bool deliver();  // delivers work that is done; false: there is none
   bool fill_sums(bool ok);
 
   // ---- memory ----
 
   const daemon::SessionMemory* memory(uint32_t rank) const;
   bool alive(uint32_t rank) const;  // its attach socket is open
-  // For a store of a rank's control words: what was posted is remembered.
+  // Call it after a store to a rank's control words. It remembers the posted step.
   void note_posted(uint32_t rank);
-  // Numbers that are not finite, or hyperparameters with which nothing can be counted.
+  // Updates cannot be counted any more: numbers are not finite, or hyperparameters prevent it.
   void nothing_counts_any_more() { counts_ = false; }
   void has_meddled() { meddled_ = true; }
 
   // ---- invariants: each throws a Violation ----
 
   void check() const;
-  // Where nobody meddled, but by deaths: every chunk is where the reference is.
+  // If nobody meddled (deaths do not matter), every chunk equals the reference.
   void check_numbers() const;
-  // Each slice's parameters have been halved as often as steps were applied in which a rank said
-  // that they have gradients.
+  // Each slice's parameters were halved once per applied step in which a rank said that they have
+  // gradients.
   void check_counts() const;
   void check_end() const;
 
@@ -85,7 +86,7 @@ class FuzzedJob : public daemon::JobPorts {
   void tell(const daemon::Session& session, const Status& why, uint32_t cause) override;
   void close(int socket) override;
   void fill_sums(daemon::Job& job, std::shared_ptr<daemon::FillProgress> progress) override;
-  // Nobody asks: requests for folders come by the attach socket.
+  // Never called: requests for folders come by the attach socket.
   void start_save(daemon::Job&, std::shared_ptr<daemon::Saving>) override {}
   void start_restore(daemon::Job&, std::shared_ptr<daemon::Restoring>) override {}
   uint64_t free_bytes() override { return 0; }
@@ -95,7 +96,7 @@ class FuzzedJob : public daemon::JobPorts {
   daemon::Session& session(uint32_t rank) const { return *job_->sessions()[rank]; }
   bool reachable(uint32_t rank) const;
   void claim(uint32_t rank);
-  void called();  // elixird: what holds then
+  void called();  // after each call of elixird: notes its words and checks the invariants
   void check_numbers_of(const shm::ParameterPlace& place, uint32_t chunk, uint32_t step) const;
 
   const JobSetup setup_;
@@ -110,7 +111,7 @@ class FuzzedJob : public daemon::JobPorts {
   int overs_ = 0;
   std::vector<Told> told_;
   std::vector<int> closed_;
-  std::vector<uint32_t> most_posted_;  // that the word has ever said
+  std::vector<uint32_t> most_posted_;  // the greatest value of each posted_step so far
 };
 
 }  // namespace elixir::fuzz

@@ -10,37 +10,38 @@
 
 namespace elixir::fuzz {
 
-// A trainer's rank as client/session and client/exchange have it, one store or doorbell at a time,
-// so that elixird's calls come between any two of them.
+// A trainer's rank that acts like client/session and client/exchange, but one store or doorbell at
+// a time. So elixird's calls come between any two of them.
 class ScriptedRank {
  public:
   ScriptedRank(FuzzedJob* job, uint32_t rank);
 
-  // The next one. False: it waits for elixird or another rank, or has made all its steps.
+  // Makes the next store or doorbell. False: it waits for elixird or another rank, or has made all
+  // its steps.
   bool advance(bool rings = true);
   bool has_finished() const { return state_ == State::kFinished; }
-  // zero_grad(), which no other rank calls: all chunks begin anew. Deferred updates of one backward
-  // pass alone: where gradients are summed, all ranks must discard the same passes.
+  // zero_grad() on this rank alone: all chunks begin anew. Only for deferred updates of one
+  // backward pass: where gradients are summed, all ranks must discard the same passes.
   bool discard();
 
  private:
   enum class State {
     kLoad,       // fills a slot
     kRingLoad,   // and says so
-    kLoading,    // until elixird has taken it
-    kAwait,      // until all is loaded
+    kLoading,    // waits until elixird has taken it
+    kAwait,      // waits until all is loaded
     kOpen,       // immediate updates: hyperparameters
-    kBegin,      // a chunk's slot must be free: is its sum asked for?
+    kBegin,      // a chunk's slot must be free: asks for its sum if needed
     kRingSum,    //
-    kFree,       // and until it is
-    kFill,       // gradients, then the words, each by itself
+    kFree,       // waits until the slot is free
+    kFill,       // gradients, then the words, one at a time
     kMicroStep,  //
     kPublish,    //
     kRing,       //
     kRecord,     // the step's record
     kPost,       //
     kRingPost,   //
-    kFinish,     // until the last step is made
+    kFinish,     // waits until the last step is made
     kFinished
   };
 
@@ -49,7 +50,7 @@ class ScriptedRank {
   bool drops() const { return drops_done_ < job_.setup().dropped_rounds.size(); }
   bool has_param();
   bool loads() const;
-  uint32_t chunk() const;  // from the last to the first, as backward passes go
+  uint32_t chunk() const;  // from the last to the first, like backward passes
   shm::ChunkRecord& chunk_record() const { return memory().chunk_record(chunk()); }
   const daemon::SessionMemory& memory() const { return *job_.memory(rank_); }
   void fill_load_slot() const;
@@ -66,10 +67,10 @@ class ScriptedRank {
   size_t load_ = 0;
   std::vector<uint32_t> slot_loads_;
   uint32_t step_ = 1, round_ = 1, chunks_done_ = 0;
-  uint32_t drops_done_ = 0, discards_ = 0;  // in this step: as the setup has them, and in all
+  uint32_t drops_done_ = 0, discards_ = 0;  // in this step: the setup's discards, and all discards
   std::vector<uint32_t> revisions_;
-  std::vector<uint32_t> sum_steps_;    // by chunk: in which a sum was asked for last
-  std::optional<uint32_t> sleeps_on_;  // a param_step, as it was
+  std::vector<uint32_t> sum_steps_;    // by chunk: the step of its last request for a sum
+  std::optional<uint32_t> sleeps_on_;  // the old value of the param_step on which it sleeps
 };
 
 }  // namespace elixir::fuzz
