@@ -2,9 +2,12 @@
 
 #include <sstream>
 
+#include "base/check.h"
+
 namespace elixir {
 
 std::string wrapped(const std::string& text, const Wrap& wrap) {
+  ELIXIR_CHECK(wrap.indent < wrap.columns, "{} columns, indented by {}", wrap.columns, wrap.indent);
   const std::string next_line = "\n" + std::string(wrap.indent, ' ');
   std::string lines;
   size_t column = wrap.begin;
@@ -35,6 +38,7 @@ std::string wrapped(const std::string& text, const Wrap& wrap) {
 }
 
 std::string labelled(const std::string& label, const std::string& text, size_t width) {
+  ELIXIR_CHECK(width < kScreenColumns, "a label of {} columns", width);
   std::string out = label;
   size_t column = label.size();
   if (column + 1 > width) {

@@ -117,6 +117,7 @@ RunStart find_run_start(TrainOptions& options) { return start_after(options, {},
 // older one is loaded, which all ranks have chosen by then. No state of the first attempt is used:
 // the next one is another job of elixird's, with a model of its own.
 Begun begin_run(TrainOptions& options, RunStart& start) {
+  ELIXIR_CHECK(options.run.environment.has_value(), "the run's environment is not known");
   const LaunchEnvironment environment = *options.run.environment;
   std::vector<DamagedCheckpoint> damaged;
   while (true) {

@@ -14,6 +14,7 @@ Status freeze(torch::nn::Module& module, const std::string& expression) {
     named.value().set_requires_grad(false);
     ++frozen;
   }
+  ELIXIR_CHECK(all > 0, "a model without parameters");
   if (frozen > 0 && frozen < all) return {};
   return error(Code::kInvalidArgument, "--freeze '{}' finds {} of {} parameters, as {}: {}",
                expression, frozen, all, module.named_parameters().front().key(),

@@ -19,6 +19,7 @@ Result<NamePattern> NamePattern::compile(const std::string& flag, const std::str
 }
 
 bool NamePattern::finds(const std::string& name) const {
+  ELIXIR_CHECK(pattern_ != nullptr, "moved from");
   return ::regexec(pattern_.get(), name.c_str(), 0, nullptr, 0) == 0;
 }
 

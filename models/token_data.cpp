@@ -85,6 +85,7 @@ Status TokenData::sequence(int64_t index, std::span<int64_t> inputs,
   const auto seq = static_cast<size_t>(options_.seq);
   ELIXIR_CHECK(inputs.size() == seq && targets.size() == seq, "{} inputs and {} targets",
                inputs.size(), targets.size());
+  ELIXIR_CHECK(index >= 0 && index < sequences(), "sequence {} of {}", index, sequences());
   const Row& labels = options_.labels.empty() ? tokens_of_ : labels_of_;
   ELIXIR_RETURN_IF_ERROR(labels.read(index * options_.seq + 1, targets));
   return tokens_of_.read(index * options_.seq, inputs);

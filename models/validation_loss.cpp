@@ -31,6 +31,8 @@ std::span<int64_t> row_of(at::Tensor& tensor, int64_t row) {
 }  // namespace
 
 Result<double> validation_loss(Decoder& model, const TokenData& data, const ValidationPass& pass) {
+  ELIXIR_CHECK(pass.batch > 0 && pass.sequences > 0, "{} sequences in batches of {}",
+               pass.sequences, pass.batch);
   const at::NoGradGuard no_grad;
   const Evaluating evaluating(model);
   const int64_t total = std::min(pass.sequences, data.sequences());

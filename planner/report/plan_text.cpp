@@ -99,7 +99,7 @@ const char* in_words(Leg leg) {
     case Leg::kUpdate:
       return "the update on the CPU";
   }
-  return "";
+  ELIXIR_CHECK(false, "leg {}", static_cast<int>(leg));
 }
 
 // The answer before the details.
