@@ -5,6 +5,7 @@
   scripts/language.py README.md           the sentences, words and table cells of one file to change
   scripts/language.py --check             exit 1 if a file is over a limit
   scripts/language.py --headers ...       comments of C++ headers instead of Markdown pages
+  scripts/language.py --help-texts ...    what the programs' --help prints
 
 The rules are those of CONTRIBUTING.md, "How to write". A file of fewer than 20 sentences may have
 one leaning and one long sentence.
@@ -201,6 +202,38 @@ def measure_header(text: str) -> Measure:
     return measure
 
 
+def measure_help(text: str) -> Measure:
+    """What `--help` prints: the meaning of each flag, to the right of its name or below it, and the prose."""
+    measure = Measure()
+    paragraph: list[str] = []
+
+    def end_paragraph() -> None:
+        if paragraph:
+            measure.sentences += sentences(" ".join(paragraph))
+            paragraph.clear()
+
+    for line in text.splitlines():
+        entry = re.match(r"^  (-\S|\S+  )", line)
+        example = re.match(r"^ {2,8}\S", line) and not entry
+        if not line.strip() or re.match(r"^(Usage: .*|[A-Z][\w ]*:)$", line) or example:
+            end_paragraph()
+            continue
+        if entry:
+            end_paragraph()
+            meaning = re.split(r"\s{2,}", line.strip(), maxsplit=1)
+            line = meaning[1] if len(meaning) > 1 else ""
+        if line.strip():
+            paragraph.append(line.strip())
+    end_paragraph()
+    return measure
+
+
+def help_texts() -> list[tuple[str, str]]:
+    """(program, what its --help prints), from docs/flags.md, which a test holds against the programs."""
+    text = (ROOT / "docs" / "flags.md").read_text(encoding="utf-8")
+    return re.findall(r"^## ([^\n]+)\n\n[^\n]*\n\n```text\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+
+
 def tracked(pattern: str) -> list[pathlib.Path]:
     out = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", pattern],
@@ -211,6 +244,11 @@ def tracked(pattern: str) -> list[pathlib.Path]:
 
 def name_of(path: pathlib.Path) -> str:
     return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else str(path)
+
+
+def measure_file(path: pathlib.Path) -> Measure:
+    text = path.read_text(encoding="utf-8")
+    return measure_header(text) if path.suffix == ".h" else measure_markdown(text)
 
 
 def show(measure: Measure) -> None:
@@ -232,14 +270,17 @@ def main() -> int:
     )
     parser.add_argument("files", nargs="*", type=pathlib.Path, help="files to measure (default: all)")
     parser.add_argument("--headers", action="store_true", help="comments of C++ headers, not pages")
+    parser.add_argument("--help-texts", action="store_true", help="what the programs' --help prints, not pages")
     parser.add_argument("--check", action="store_true", help="exit 1 if a file is over a limit")
     options = parser.parse_args()
 
     paths = [p.resolve() for p in options.files] or tracked("*.h" if options.headers else "*.md")
+    if options.help_texts:
+        named = [(f"{program} --help", measure_help(text)) for program, text in help_texts()]
+    else:
+        named = [(name_of(path), measure_file(path)) for path in paths]
     total, failed = Measure(), 0
-    for path in paths:
-        text = path.read_text(encoding="utf-8")
-        measure = measure_header(text) if path.suffix == ".h" else measure_markdown(text)
+    for name, measure in named:
         total.sentences += measure.sentences
         total.cells += measure.cells
         faults = measure.faults()
@@ -247,13 +288,13 @@ def main() -> int:
         if options.files or not options.check:
             count = max(1, len(measure.sentences))
             print(
-                f"{name_of(path)}: {len(measure.sentences)} sentences, {measure.mean:.1f} words, "
+                f"{name}: {len(measure.sentences)} sentences, {measure.mean:.1f} words, "
                 f"{len(measure.long) / count:.1%} long, {len(measure.leaning) / count:.1%} leaning, "
                 f"{len(measure.wide_cells)} wide cells, {len(measure.old)} old words"
             )
         for fault in faults:
-            print(f"{name_of(path)}: {fault}", file=sys.stderr)
-        if options.files:
+            print(f"{name}: {fault}", file=sys.stderr)
+        if options.files or (options.help_texts and not options.check):
             show(measure)
     count = max(1, len(total.sentences))
     print(
