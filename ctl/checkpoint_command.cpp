@@ -81,7 +81,9 @@ Subcommand add_verify(const CLI::App& app, CLI::App& checkpoint) {
       "verify", "Reads all of a checkpoint, or of each of a folder; exit code 4: one is not valid");
   command->add_option("folder", arguments->path, "A checkpoint, or a folder of them")->required();
   command->add_flag("--json", arguments->json, "Print [{path, step, valid, bytes, why}]");
-  command->add_option("--threads", arguments->threads, "That read (0: one a core, 8 at most)")
+  command
+      ->add_option("--threads", arguments->threads,
+                   "Threads that read (0: one per core, at most 8)")
       ->check(CLI::Range(0u, kMostThreads));
   return {command, [&app, arguments] {
             const Result<bool> valid = show(*arguments, /*read=*/true);
@@ -120,9 +122,10 @@ Subcommand add_estimate_save(const CLI::App& app, CLI::App& checkpoint) {
       "estimate", "Bytes of a checkpoint, seconds to write it, and how long training would wait");
   add_source(*command, arguments->source);
   add_choice(*command, "--dtype", arguments->source.model.dtype, kComputeTypeNames,
-             "What is trained in: bf16, fp16, fp32");
+             "The type that is trained in: bf16, fp16, fp32");
   command
-      ->add_option("--disk-gb-s", arguments->disk_gb_s, "What the disk writes: GB (1e9) a second")
+      ->add_option("--disk-gb-s", arguments->disk_gb_s,
+                   "GB (1e9 bytes) per second that the disk writes")
       ->check(CLI::Range(0.001, 1e6));
   command->add_option("--step-s", arguments->step_s, "Seconds of a step (0: not known)")
       ->check(CLI::Range(0.0, 1e6));
@@ -219,7 +222,7 @@ Subcommand add_import(const CLI::App& app, CLI::App& checkpoint) {
   flags.add(*command, "--step", "Steps made so far (default: Adam's count)")
       ->check(CLI::Range(uint64_t{0}, uint64_t{1'000'000'000'000'000}));
   add_choice(*command, "--dtype", arguments->type, kComputeTypeNames,
-             "What is trained in from here on: bf16, fp16, fp32");
+             "The type of the training that continues: bf16, fp16, fp32");
   return {command, [&app, arguments] {
             std::vector<std::string> argv = {"import"};
             arguments->flags.append_to(argv);

@@ -13,10 +13,10 @@ Command add_doctor(CLI::App& app) {
   const auto arguments = std::make_shared<Arguments>();
   CLI::App* doctor = app.add_subcommand(
       "doctor",
-      "What this machine has for training, what is missing, and the command that mends it");
+      "Shows what this machine has for training, what is missing, and the command that fixes it");
   doctor->add_flag("--json", arguments->json, "Print one JSON object");
   doctor->add_flag("--gpu", arguments->options.gpu,
-                   "A GPU is wanted: that none can be used is a problem");
+                   "You want a GPU: it is a problem if none can be used");
   doctor->add_option("--runtime-dir", arguments->options.runtime_dir,
                      "elixird's folder (default: ELIXIR_RUNTIME_DIR, else one of this user)");
   return {doctor, [arguments] { return doctor_command(arguments->options, arguments->json); }};

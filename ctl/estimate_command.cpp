@@ -123,12 +123,14 @@ Command add_estimate(CLI::App& app) {
   planner::ModelRequest& model = arguments->source.model;
   command->add_option("--gpus", arguments->gpus, "GPUs that share the model");
   command->add_option("--gpus-per-node", arguments->gpus_per_node,
-                      "Of them, in a node (0: all, at most 8)");
-  add_bytes(*command, "--gpu-memory", arguments->gpu_memory, "Of one GPU, as 40GiB: will it fit");
-  add_bytes(*command, "--host-memory", arguments->host_memory, "Of a node, as 500GiB");
+                      "GPUs in each node (0: all of them, at most 8)");
+  add_bytes(*command, "--gpu-memory", arguments->gpu_memory,
+            "Memory of one GPU, for example 40GiB: says whether it fits");
+  add_bytes(*command, "--host-memory", arguments->host_memory,
+            "Host memory of a node, for example 500GiB");
   add_choice(
       *command, "--dtype", model.dtype, kComputeTypeNames,
-      "Of parameters and gradients: bf16, fp16, fp32 (default: that of --config, else bf16)");
+      "Type of parameters and gradients: bf16, fp16, fp32 (default: that of --config, else bf16)");
   command->add_option("--batch", model.batch,
                       "Sequences of a step and GPU, whose activations count (0: none)");
   command->add_option("--seq", model.seq,

@@ -184,7 +184,8 @@ void add_output_flags(CLI::App* plan, PlanOutputs* outputs) {
       ->check(CLI::IsMember({"batch", "seq", "layers"}));
   plan->add_option("--tokens", outputs->tokens, "How long training on so many takes (300e9)")
       ->check(CLI::Range(1.0, kMostTokens));
-  plan->add_option("--price-per-hour", outputs->price_per_hour, "Of one GPU: what that costs")
+  plan->add_option("--price-per-hour", outputs->price_per_hour,
+                   "Price of one GPU; the plan then says what training costs")
       ->check(CLI::Range(0.0, kMostPrice));
   plan->add_option("--output", outputs->output, "Write the plan, for elixir-train --plan");
   plan->add_option(

@@ -92,23 +92,25 @@ void add_model_flags(CLI::App* plan, PlanArguments* arguments) {
       ->check(CLI::Range(int64_t{0}, planner::kMaxLayers));
   plan->add_option("--freeze", arguments->model.freeze,
                    "Parameters whose names this regular expression finds are not trained (LoRA)");
-  add_choice(*plan, "--dtype", arguments->model.dtype, kComputeTypeNames,
-             "Of parameters and activations: bf16, fp16 or fp32 (default: that of --config, else "
-             "bf16)");
+  add_choice(
+      *plan, "--dtype", arguments->model.dtype, kComputeTypeNames,
+      "Type of parameters and activations: bf16, fp16 or fp32 (default: that of --config, else "
+      "bf16)");
   plan->add_flag("--checkpoint-activations,!--no-checkpoint-activations",
                  arguments->model.checkpoint_activations,
                  "Recompute activations in backward (the default here)");
 }
 
 void add_machine_flags(CLI::App* plan, PlanArguments* arguments) {
-  plan->add_option("--machine", arguments->machine,
-                   "What the machine can do (default: what 'elixirctl probe' measured here)");
+  plan->add_option(
+      "--machine", arguments->machine,
+      "The machine's rates and memory (default: those that 'elixirctl probe' measured here)");
   planner::MachineOverrides& overrides = arguments->overrides;
   plan->add_option("--gpus", overrides.gpus,
                    "GPUs in all, in the machine file's place; rates are scaled")
       ->check(CLI::Range(int64_t{1}, int64_t{planner::kMostGpus}));
   plan->add_option("--gpus-per-node", overrides.gpus_per_node,
-                   "Of them, in a node; the file is of one (default: all)")
+                   "GPUs in each node; the file describes one node (default: all)")
       ->check(CLI::Range(int64_t{1}, int64_t{planner::kMostGpusPerNode}));
   plan->add_option("--g2g-gb-s", overrides.g2g_gb_s,
                    "Collectives among the GPUs of a node: chunk bytes a second")
@@ -116,8 +118,10 @@ void add_machine_flags(CLI::App* plan, PlanArguments* arguments) {
   plan->add_option("--internode-gb-s", overrides.internode_gb_s,
                    "Collectives among nodes: chunk bytes a second, as g2g_gb_s")
       ->check(CLI::Range(planner::kLeastRate, planner::kMostRate));
-  add_bytes(*plan, "--gpu-memory", overrides.gpu_memory_bytes, "Of one GPU (40GiB)");
-  add_bytes(*plan, "--host-memory", overrides.host_memory_bytes, "Of a node (500GiB)");
+  add_bytes(*plan, "--gpu-memory", overrides.gpu_memory_bytes,
+            "Memory of one GPU, for example 40GiB");
+  add_bytes(*plan, "--host-memory", overrides.host_memory_bytes,
+            "Host memory of a node, for example 500GiB");
 }
 
 void add_choice_flags(CLI::App* plan, PlanArguments* arguments) {
@@ -151,10 +155,10 @@ void add_choice_flags(CLI::App* plan, PlanArguments* arguments) {
             ->check(CLI::Range(0.0, 1.0));
     if (flag == std::string_view("--gpu-home-share")) share->group("");  // of an earlier release
   }
-  add_count(*plan, "--swing-stride", layout.swing_stride,
-            "Swing chunks (Deep Optimizer States): of the chunks whose states are in host memory "
-            "every N-th is updated by the GPU, through which its states go; 0: none; auto: where "
-            "that makes the step 3 % shorter")
+  add_count(
+      *plan, "--swing-stride", layout.swing_stride,
+      "Swing chunks (Deep Optimizer States): the GPU updates every N-th chunk whose states are "
+      "in host memory. 0: none; auto: if that makes the step 3 % shorter")
       ->type_name("N");
 }
 

@@ -83,8 +83,9 @@ Command add_probe(CLI::App& app) {
   probe->add_option("--gpus", arguments->gpus, "Devices, and trainers (default: all GPUs)");
   probe->add_option("--link-gb-s", arguments->link,
                     "The CPU emulates devices behind links of H2D,D2H or H2D,D2H,JOINT GB/s each");
-  probe->add_option("--g2g-gb-s", arguments->g2g,
-                    "Of collectives, in chunk bytes, where known (default: half of a link)");
+  probe->add_option(
+      "--g2g-gb-s", arguments->g2g,
+      "GB/s of collectives, in bytes of chunks, if you know it (default: half of a link)");
   probe->add_flag("--quick", arguments->quick, "Under two seconds, less exact");
   return {probe, [arguments, &app] { return probe_command(*arguments, app); }};
 }

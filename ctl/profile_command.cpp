@@ -93,7 +93,7 @@ Status profile(const ProfileArguments& arguments) {
 
 Command add_profile(CLI::App& app) {
   CLI::App* const command = app.add_subcommand(
-      "profile", "What one step of a model does: operators, parameters, peak of activations");
+      "profile", "Shows what one step of a model does: operators, parameters, peak of activations");
   const auto arguments = std::make_shared<ProfileArguments>();
   ModelProfileRequest& model = arguments->model;
   command->add_option("--model", model.model, "A known model, as gpt2-10b or opt-175b");

@@ -55,7 +55,7 @@ void add_options(CLI::App& app, Arguments& arguments) {
   app.add_option("--nnodes", arguments.nodes.nodes,
                  "Nodes of the job: run elixir-run once on each, with the same -n and command")
       ->check(CLI::Range(1u, shm::kMaxRanks));
-  app.add_option("--node-rank", arguments.nodes.node_rank, "Which of them this is, from 0 on");
+  app.add_option("--node-rank", arguments.nodes.node_rank, "This node's number, from 0 on");
   app.add_option("--master-addr", arguments.nodes.master_address,
                  "Node 0's address, as all nodes reach it");
   app.add_option("--master-port", arguments.nodes.master_port, "A TCP port that is free on node 0")

@@ -60,43 +60,47 @@ Status check_export(const CheckpointOptions& options) {
 void add_checkpoint_options(CLI::App& app, CheckpointOptions& options) {
   CLI::App& here = app;
   here.option_defaults()->group("Checkpoints");
-  here.add_option("--checkpoints", options.folder,
-                  "Where checkpoints are written, each a folder step-NNNNNNNNN; made where it is "
-                  "missing. SIGUSR1, SIGTERM, Ctrl-C and the end of the run write one, too")
+  here.add_option(
+          "--checkpoints", options.folder,
+          "Folder for checkpoints, each a folder step-NNNNNNNNN. It is made if it is missing. "
+          "SIGUSR1, SIGTERM, Ctrl-C and the end of the run also write one")
       ->check(not_empty)
       ->type_name("FOLDER");
   here.add_option("--save-every", options.save_every, "Steps between checkpoints (0 = none)")
       ->type_name("N");
   here.add_option("--save-minutes", options.save_minutes, "Minutes between checkpoints (0 = none)")
       ->type_name("M");
-  add_count(here, "--keep", options.keep, "How many of the newest stay (0 = all)")->type_name("K");
+  add_count(here, "--keep", options.keep, "Number of newest checkpoints that are kept (0 = all)")
+      ->type_name("K");
   add_count(here, "--keep-every", options.keep_every,
-            "Checkpoints whose step is a multiple of it stay as well (0 = no others)")
+            "Also keep checkpoints whose step is a multiple of N (0 = no others)")
       ->type_name("N");
-  here.add_option("--resume", options.resume,
-                  "Go on from a checkpoint: latest (the newest whole one of --checkpoints; where "
-                  "there is none yet, begin), none, or its folder")
+  here.add_option(
+          "--resume", options.resume,
+          "Resume from a checkpoint: latest, none, or a checkpoint's folder. latest is the newest "
+          "complete one in --checkpoints; if there is none yet, the run begins")
       ->check(not_empty)
       ->type_name("WHICH");
-  here.add_option("--init", options.init,
-                  "Begin with the weights of a Hugging Face folder or of a checkpoint, whose "
-                  "config.json is the model where neither --model nor --config is given")
+  here.add_option(
+          "--init", options.init,
+          "Begin with the weights of a Hugging Face folder or of a checkpoint. Its config.json is "
+          "the model if neither --model nor --config is given")
       ->check(not_empty)
       ->type_name("FOLDER");
   here.add_option(
           "--export", options.export_folder,
-          "At the end, write the model here as Hugging Face has it: a new folder, outside of "
+          "At the end, write the model here in Hugging Face's format: a new folder, outside of "
           "--checkpoints")
       ->check(not_empty)
       ->type_name("FOLDER");
   here.add_option("--sample-every", options.sample_every,
-                  "Steps between lines of what the model continues a text with (0 = none)")
+                  "Steps between samples, lines in which the model continues a text (0 = none)")
       ->type_name("N");
   add_shadow(here, options.shadow_bytes);
   here.add_flag("--stop-after-save", options.stop_after_save,
-                "The run ends with 0 once the checkpoint is there that SIGUSR1 asked for");
+                "End the run with exit code 0 after the checkpoint that SIGUSR1 asked for");
   here.add_option("--diverged-after", options.diverged_after,
-                  "The run ends with 11 after so many steps in a row without a finite loss or "
+                  "End the run with exit code 11 after N steps in a row without a finite loss or "
                   "gradient norm (0 = never)")
       ->type_name("N");
 }

@@ -76,13 +76,13 @@ void add_options(CLI::App& app, Arguments& arguments) {
   add_device_flags(app, arguments.device, arguments.gpu_memory, arguments.layout);
   add_threads_flag(app, arguments.threads);
   add_choice(app, "--dtype", arguments.dtype, kComputeTypeNames,
-             "What the model computes in: auto (as it is stored), fp32, bf16, fp16")
+             "The type that the model computes in: auto (as it is stored), fp32, bf16, fp16")
       ->type_name("TYPE");
   app.footer(
-      "Tokens are bytes where the vocabulary has 256 of them, and the text is printed, the prompt\n"
-      "first; else their numbers are. Every token is a pass over what comes before it, of which "
-      "the\n"
-      "model sees the last tokens that its context holds.\n"
+      "If the vocabulary has 256 tokens, they are bytes: the prompt is printed, then the text that "
+      "follows it. Otherwise the numbers of the tokens are printed. Each new token needs a pass "
+      "over "
+      "the tokens before it, as many as the model's context holds.\n"
       "Exit codes: 0 done, 2 bad command line, 3 does not fit, 4 bad checkpoint, 5 elixird "
       "unreachable.");
 }

@@ -49,22 +49,23 @@ void add_model_options(CLI::App& app, TrainOptions& options, TrainWords& words) 
       ->type_name("NAME")
       ->default_str(kDefaultModel);
   app.add_option("--config", model.config_path,
-                 "A Hugging Face config.json, in --model's place; its weights begin at random")
+                 "A Hugging Face config.json, instead of --model; the weights begin at random")
       ->type_name("FILE");
-  app.add_option("--layers", model.layers, "In place of the model's own; 0: its own")
+  app.add_option("--layers", model.layers,
+                 "Number of layers, instead of the model's own; 0: the model's own")
       ->type_name("N")
       ->check(CLI::Range(int64_t{0}, planner::kMaxLayers));
-  app.add_option("--steps", options.steps, "Optimizer steps, from the run's first beginning on")
+  app.add_option("--steps", options.steps, "Optimizer steps, counted from the run's first start")
       ->type_name("N");
-  app.add_option("--batch", model.batch, "Sequences a rank and backward pass")->type_name("B");
+  app.add_option("--batch", model.batch, "Sequences per rank and backward pass")->type_name("B");
   add_count(app, "--accumulate", options.run.accumulate,
-            "Backward passes a step, over batches of their own; the loss is their mean")
+            "Backward passes per step, each with its own batch; the loss is their mean")
       ->type_name("K");
-  app.add_option("--seq", model.seq, "Tokens a sequence")
+  app.add_option("--seq", model.seq, "Tokens per sequence")
       ->type_name("S")
       ->default_str("the model's longest, at most 1024");
   add_choice(app, "--dtype", model.dtype, kComputeTypeNames,
-             "What the model computes in: fp32, bf16, fp16")
+             "The type that the model computes in: fp32, bf16, fp16")
       ->type_name("TYPE")
       ->default_str("that of --plan, --resume, --init or --config; else fp32");
   app.add_option("--freeze", options.freeze,
@@ -85,27 +86,29 @@ void add_data_options(CLI::App& app, TrainOptions& options) {
   app.option_defaults()->group("Model and data");
   app.add_option(
          "--data", options.data,
-         "Text (its bytes are the tokens) or token files (of scripts/tokenize_text.py, .npy, "
-         "llm.c's, or bare .bin with --tokens-dtype), taken as one long text")
+         "Text files, whose bytes are the tokens, or token files. Token files come from "
+         "scripts/tokenize_text.py, .npy, llm.c, or are bare .bin files with --tokens-dtype. "
+         "Several files are read as one long text")
       ->type_name("FILE")
       ->expected(1, -1)
       ->default_str("the Python standard library's sources; none with --init or --config");
-  app.add_option("--labels", options.labels,
-                 "Token files with a label for each token of --data, -100 where nothing is to be "
-                 "learnt (the prompts); without them the tokens are the labels")
+  app.add_option(
+         "--labels", options.labels,
+         "Token files with a label for each token of --data. The label -100 masks a token, for "
+         "example in prompts. Without this flag the tokens are the labels")
       ->type_name("FILE")
       ->expected(1, -1);
   add_choice(app, "--tokens-dtype", options.tokens_dtype, kTokenTypeNames,
-             "What files without a header hold: uint16, uint32 or int32, little-endian")
+             "Type of the tokens in files without a header: uint16, uint32 or int32, little-endian")
       ->type_name("TYPE");
   app.add_flag("--bytes", options.bytes,
-               "Train on the bytes of text, though the model has tokens of its own");
+               "Train on the bytes of a text although the model has its own tokens");
   app.add_option("--val-data", options.validation.data,
-                 "Files of which the loss is measured without training on them")
+                 "Files to measure the loss on; the model is not trained on them")
       ->type_name("FILE")
       ->expected(1, -1);
   app.add_option("--val-labels", options.validation.labels,
-                 "Token files with a label for each token of --val-data, as --labels")
+                 "Token files with a label for each token of --val-data, like --labels")
       ->type_name("FILE")
       ->expected(1, -1);
   app.add_option("--val-every", options.validation.every,
@@ -148,19 +151,20 @@ void add_optimizer_options(CLI::App& app, TrainOptions& options) {
 void add_update_options(CLI::App& app, TrainOptions& options, TrainWords& words) {
   app.option_defaults()->group("Updates");
   add_choice(app, "--update", options.run.update, kUpdateModeNames,
-             "When chunks are updated: early (under backward, into spare memory; the rest behind "
-             "the next forward pass), deferred (behind the next forward pass), immediate (under "
-             "backward; not with clipping or a dynamic loss scale), sync (before the step ends) or "
-             "auto (the plan's; without one early where --spare-slots asks for it, else deferred)")
+             "When chunks are updated. early: during backward, into spare memory; the rest during "
+             "the next forward pass. deferred: during the next forward pass. immediate: during "
+             "backward, not with clipping or a dynamic loss scale. sync: before the step ends. "
+             "auto: as the plan says; without a plan early if --spare-slots is given, else "
+             "deferred")
       ->type_name("WHEN");
   add_count(app, "--spare-slots", options.run.layout.spare_slots,
-            "Chunks that early updates may update in a step, each with memory for its weights and "
-            "states once more; auto: as many as the plan says, else as --update has it")
+            "Chunks that early updates may update per step. Each needs memory for a second copy of "
+            "its weights and states. auto: as the plan says, else as --update needs")
       ->type_name("N");
-  add_count(app, "--swing-stride", options.run.layout.swing_stride,
-            "Swing chunks (Deep Optimizer States): of the chunks whose states are in host memory "
-            "every N-th is updated by the device, through which its states go; 0: none; auto: as "
-            "the plan says, else none")
+  add_count(
+      app, "--swing-stride", options.run.layout.swing_stride,
+      "Swing chunks (Deep Optimizer States): the device updates every N-th chunk whose states "
+      "are in host memory. 0: none; auto: as the plan says, else none")
       ->type_name("N");
   app.add_option("--clip-norm", options.run.clip_norm,
                  "Scale gradients down whose norm, of all together, is greater")

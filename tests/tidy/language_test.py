@@ -43,6 +43,40 @@ class Pages(unittest.TestCase):
         self.assertEqual([name for name in sorted(NOT_YET) if name not in paths or not report(paths[name])], [])
 
 
+class Comments(unittest.TestCase):
+    def test_of_each_header_are_within_the_limits(self):
+        paths = language.tracked('*.h')
+        self.assertGreater(len(paths), 300)
+        found = {language.name_of(path): language.measure_file(path).faults() for path in paths}
+        self.assertEqual({name: faults for name, faults in found.items() if faults}, {},
+                         'scripts/language.py FILE names the sentences')
+
+    def test_a_header_in_the_old_style_is_found(self):
+        lines = '// Of those that are there the first is taken, and what it says of it is told.\n' * 3
+        self.assertEqual(kinds_of(language.measure_header(lines).faults()), {'leaning', 'old'})
+        beside = 'int count;  // which of them is refused\n\n' * 3
+        self.assertEqual(kinds_of(language.measure_header(beside).faults()), {'leaning', 'old'})
+        self.assertEqual(language.measure_header('const char* url = "http://what/of";  // NOLINT\n').sentences, [])
+
+
+class HelpTexts(unittest.TestCase):
+    def test_of_each_program_are_within_the_limits(self):
+        texts = language.help_texts()
+        self.assertGreater(len(texts), 15)
+        for program, text in texts:
+            with self.subTest(program=program):
+                measure = language.measure_help(text)
+                self.assertGreater(len(measure.sentences), 2)
+                self.assertEqual(measure.faults(), [], 'scripts/language.py --help-texts names the sentences')
+
+    def test_a_help_text_in_the_old_style_is_found(self):
+        text = 'Usage: x [OPTIONS]\n\nOptions:\n' + '  --flag N                What is\n' \
+               '                          refused of them\n' * 3
+        measure = language.measure_help(text)
+        self.assertEqual(len(measure.sentences), 3)
+        self.assertEqual(kinds_of(measure.faults()), {'leaning', 'old'})
+
+
 GOOD = 'You start the run with one command. The log names the folder. Training continues. '
 # Sixteen words, and none of them is old.
 SENTENCE = 'The trainer sends each gradient to the daemon, and the daemon updates the weights in memory. '
@@ -50,10 +84,14 @@ VERY_LONG = 'The trainer ' + 'sends a gradient and ' * 8 + 'ends. '  # 35 words
 
 
 def kinds(text):
-    """Which limits the page breaks, by a word of each fault."""
+    """Which limits the page breaks."""
+    return kinds_of(faults_of(text))
+
+
+def kinds_of(faults):
+    """By a word of each fault."""
     marks = {'mean': 'words a sentence', 'long': 'have more than 30 words', 'leaning': 'begin with',
              'cells': 'table cells', 'old': 'old English'}
-    faults = faults_of(text)
     found = {name for name, mark in marks.items() if any(mark in fault for fault in faults)}
     assert len(found) == len(faults), faults
     return found
