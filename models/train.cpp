@@ -155,7 +155,7 @@ class Training {
 
   // Every rank computes all sequences: the loss is the same for any number of ranks.
   void validate_after(int64_t steps) {
-    if (!validation_data_) return;
+    if (!validation_data_ || checkpoints_.stops()) return;
     const int64_t every = options_.validation.every;
     if (steps != options_.steps && (every == 0 || steps % every != 0)) return;
     report_pending();  // its line comes first
