@@ -13,7 +13,7 @@ namespace elixir::planner {
 namespace {
 
 constexpr double kWidth = 760, kHeight = 380;           // of the drawing, in pixels
-constexpr double kLeft = 70, kTop = 40, kLegend = 250;  // around it
+constexpr double kLeft = 70, kTop = 40, kLegend = 300;  // around it
 constexpr double kBottom = 50;
 constexpr size_t kMostPoints = 760;  // of the curve: one per pixel
 constexpr double kLineHeight = 14;

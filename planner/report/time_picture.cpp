@@ -11,7 +11,7 @@ namespace elixir::planner {
 namespace {
 
 constexpr double kImageWidth = 760, kImageHeight = 380;  // of the drawing, in pixels
-constexpr double kLeftMargin = 90, kTopMargin = 40, kRightMargin = 30,
+constexpr double kLeftMargin = 90, kTopMargin = 40, kRightMargin = 50,
                  kBottomMargin = 70;  // around it
 constexpr int kMarks = 4;             // of an axis
 
