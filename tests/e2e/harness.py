@@ -380,7 +380,7 @@ class ElixirTest(unittest.TestCase):
 
     # ---- nothing is left ----
 
-    def assert_no_processes(self, limit_s=10):
+    def assert_no_processes(self, limit_s=PATIENCE_S):
         wait_until(lambda: not self.processes(), 'the end of every process', limit_s)
 
     def assert_no_sockets(self):

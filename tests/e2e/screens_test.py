@@ -13,6 +13,10 @@ CTL = program('elixirctl')
 
 
 class Screens(harness.ElixirTest):
+    def tearDown(self):
+        self.assert_no_processes()  # a terminal's server ends after it has answered that it will
+        super().tearDown()
+
     def show(self, *command):
         return Screen(self.folder, self.environment).show(*command)
 
@@ -30,15 +34,17 @@ class Screens(harness.ElixirTest):
         lines = self.show('sh', '-c', ' '.join(command) + ' 2>/dev/null')
         self.assert_fits(lines, 7)
         self.assertTrue(lines[-1].startswith('done: '), lines)
+        self.stop_idle_elixird()
 
     def test_status_and_its_legend(self):
-        self.start_elixird()
+        daemon = self.start_elixird()
         training = self.start(TRAIN, TINY, '--steps', '1000000', '--update', 'early', '--swing-stride', '2')
         training.wait_for_text('^step ')
         self.assert_fits(self.show(CTL, 'status'), 20)
         self.assert_fits(self.show(CTL, 'status', '--legend'), 20)
         training.signal(signal.SIGTERM)
         training.wait()
+        self.stop_elixird(daemon)
 
     def test_plans(self):
         for flags in (['--model', 'gpt2-4b'], ['--config', os.path.join(REPOSITORY, 'examples', 'configs', 'llama-3-8b.json'), '--batch', '1']):
