@@ -4,8 +4,8 @@ which take minutes a file.
 
     scripts/tidy.py               what has changed since it was clean: the source, a header of Elixir's
                                   that it includes, its command, .clang-tidy or clang-tidy itself
-    scripts/tidy.py --since REV   of these the sources that differ from REV, and for each header that does
-                                  one source that includes it; all where REV is not known
+    scripts/tidy.py --since REV   of these the sources that differ from REV in more than comments, and for
+                                  each header that does one source that includes it; all if REV is not known
     scripts/tidy.py FILE...       these, changed or not
 
 Uses the compile commands of the preset tidy, in which each source is compiled by itself.
@@ -15,6 +15,7 @@ import concurrent.futures
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -75,10 +76,30 @@ def sources_for(changed, sources, tree):
     return chosen
 
 
+COMMENT = re.compile(r'''("(?:\\.|[^"\\\n])*")|//(?:\\\n|[^\n])*|/\*.*?\*/''', re.S)
+
+
+def code_of(text):
+    """The words of a source, without comments; those that speak to clang-tidy stay."""
+    return COMMENT.sub(lambda found: found[0] if found[1] or 'NOLINT' in found[0] else ' ', text).split()
+
+
 def changed_since(revision):
-    """Files that differ from a revision, or None where git does not know it."""
+    """Files that differ from a revision, sources and headers in more than comments; None if git does not
+    know the revision."""
     done = subprocess.run(['git', 'diff', '--name-only', revision], cwd=ROOT, capture_output=True, text=True)
-    return set(done.stdout.splitlines()) if done.returncode == 0 else None
+    if done.returncode != 0:
+        return None
+    changed = set()
+    for path in done.stdout.splitlines():
+        now = os.path.join(ROOT, path)
+        if path.endswith(('.h', '.cpp')) and os.path.exists(now):
+            before = subprocess.run(['git', 'show', f'{revision}:{path}'], cwd=ROOT, capture_output=True, text=True)
+            with open(now, encoding='utf-8') as file:
+                if before.returncode == 0 and code_of(before.stdout) == code_of(file.read()):
+                    continue
+        changed.add(path)
+    return changed
 
 
 def tidy(path):

@@ -56,6 +56,14 @@ class ClangTidy(unittest.TestCase):
                       key(command='other')):
             self.assertNotEqual(other, known)
 
+    def test_comments_are_no_change_unless_they_speak_to_clang_tidy(self):
+        text = 'int a = 1;  // one\n/* two\nlines */ const char* url = "http://there";\n'
+        same = 'int a = 1;\n// another comment\nconst char* url = "http://there";  // see "there"\n'
+        self.assertEqual(tidy.code_of(text), tidy.code_of(same))
+        for other in (text.replace('1', '2'), text.replace('http://there', 'http://here'),
+                      text.replace('// one', '// NOLINT'), text.replace('int a', 'inta')):
+            self.assertNotEqual(tidy.code_of(text), tidy.code_of(other), other)
+
 
 if __name__ == '__main__':
     unittest.main()
