@@ -48,9 +48,8 @@ std::shared_ptr<Decoder> build_without_memory(const TrainOptions& options) {
 }
 
 // Weight decay stays on the parameters that it was on when the run began.
-void follow_decay(TrainOptions& options, const RunStart& start) {
-  if (!start.resumes) return;
-  const bool all = recorded_decay_all(recorded_program(start.folder));
+void follow_decay(TrainOptions& options, const RunStart& start, const std::string& program) {
+  const bool all = recorded_decay_all(program);
   if (options.decay_all && !all) {
     throw Error(error(Code::kInvalidArgument,
                       "--decay-all: the run of {} decays parameters of two dimensions or more; "
@@ -61,9 +60,8 @@ void follow_decay(TrainOptions& options, const RunStart& start) {
 }
 
 // So do the frozen parameters, of which a checkpoint has no states.
-void follow_freeze(TrainOptions& options, const RunStart& start) {
-  if (!start.resumes) return;
-  const std::string recorded = recorded_freeze(recorded_program(start.folder));
+void follow_freeze(TrainOptions& options, const RunStart& start, const std::string& program) {
+  const std::string recorded = recorded_freeze(program);
   if (!options.freeze.empty() && options.freeze != recorded) {
     throw Error(error(
         Code::kInvalidArgument,
@@ -83,8 +81,11 @@ RunStart start_after(TrainOptions& options, const std::vector<DamagedCheckpoint>
   if (!start.folder.empty()) throw_if_error(check_same_model(start.folder, options.config));
   options.run.load_from = start.folder;
   options.run.load_states = start.resumes;
-  follow_decay(options, start);
-  follow_freeze(options, start);
+  if (start.resumes) {
+    const std::string program = recorded_program(start.folder);
+    follow_decay(options, start, program);
+    follow_freeze(options, start, program);
+  }
   if (options.run.environment->rank != 0) return start;
   for (const std::string& line : start.said) {
     if (std::find(said.begin(), said.end(), line) == said.end()) {

@@ -8,25 +8,11 @@
 #include <cmath>
 
 #include "base/check.h"
+#include "models/evaluation.h"
 #include "models/mix_bits.h"
 
 namespace elixir {
 namespace {
-
-// In its own mode again, whatever ends the scope.
-class Evaluation {
- public:
-  explicit Evaluation(Decoder& model) : model_(model), trained_(model.is_training()) {
-    model_.eval();
-  }
-  ~Evaluation() { model_.train(trained_); }
-  Evaluation(const Evaluation&) = delete;
-  Evaluation& operator=(const Evaluation&) = delete;
-
- private:
-  Decoder& model_;
-  const bool trained_;
-};
 
 // Of the last of them that the model takes.
 at::Tensor logits_after(Decoder& model, const std::vector<int64_t>& tokens,

@@ -44,8 +44,8 @@ struct NamedFiles {
   const char *data_flag, *labels_flag;
 };
 
-NamedFiles training_files(const TrainOptions& options) {
-  return {options.data, options.labels, "--data", "--labels"};
+NamedFiles training_files(const TrainOptions& options, const std::vector<std::string>& data) {
+  return {data, options.labels, "--data", "--labels"};
 }
 
 NamedFiles validation_files(const TrainOptions& options) {
@@ -94,11 +94,11 @@ void check_files(const NamedFiles& files, const TrainOptions& options, Problems&
 }  // namespace
 
 Result<TokenData> open_data(const TrainOptions& options) {
-  if (!options.data.empty()) return open_files(training_files(options), options);
+  if (!options.data.empty()) return open_files(training_files(options, options.data), options);
   if (options.needs_data) return no_data(options);
   const Result<std::vector<std::string>> sources = default_text();
   if (!sources.ok()) return sources.status();
-  return open_files({*sources, options.labels, "--data", "--labels"}, options);
+  return open_files(training_files(options, *sources), options);
 }
 
 Result<std::optional<TokenData>> open_validation_data(const TrainOptions& options) {
@@ -110,7 +110,7 @@ Result<std::optional<TokenData>> open_validation_data(const TrainOptions& option
 
 Problems check_data(const TrainOptions& options) {
   Problems problems, of_validation;
-  check_files(training_files(options), options, problems);
+  check_files(training_files(options, options.data), options, problems);
   check_files(validation_files(options), options, of_validation);
   const bool known = options.config.context > 0 && options.model.seq >= 1;
   const bool missing = options.data.empty() && options.needs_data;

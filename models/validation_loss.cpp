@@ -6,22 +6,11 @@
 #include <algorithm>
 #include <span>
 
+#include "models/evaluation.h"
 #include "models/token_file.h"
 
 namespace elixir {
 namespace {
-
-// The model without dropout while it lives.
-class Evaluating {
- public:
-  explicit Evaluating(Decoder& model) : model_(model) { model_.eval(); }
-  ~Evaluating() { model_.train(); }
-  Evaluating(const Evaluating&) = delete;
-  Evaluating& operator=(const Evaluating&) = delete;
-
- private:
-  Decoder& model_;
-};
 
 std::span<int64_t> row_of(at::Tensor& tensor, int64_t row) {
   const auto seq = static_cast<size_t>(tensor.size(1));
@@ -34,7 +23,7 @@ Result<double> validation_loss(Decoder& model, const TokenData& data, const Vali
   ELIXIR_CHECK(pass.batch > 0 && pass.sequences > 0, "{} sequences in batches of {}",
                pass.sequences, pass.batch);
   const at::NoGradGuard no_grad;
-  const Evaluating evaluating(model);
+  const Evaluation evaluation(model);
   const int64_t total = std::min(pass.sequences, data.sequences());
   double sum = 0;
   int64_t counted = 0;

@@ -20,7 +20,7 @@ struct ValidationPass {
 
 // The mean loss of `model` per token that is not masked, without dropout and gradients. It depends
 // only on the weights, the data and the number of sequences: the batch does not change the tokens.
-// The model is in training mode afterwards. Error: kBadInput if a token is outside the vocabulary
+// The model keeps its mode. Error: kBadInput if a token is outside the vocabulary
 // or all labels are masked.
 Result<double> validation_loss(Decoder& model, const TokenData& data, const ValidationPass& pass);
 

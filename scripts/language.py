@@ -62,6 +62,11 @@ class Measure:
 
     sentences: list[str] = field(default_factory=list)
     cells: list[str] = field(default_factory=list)
+    open_lines: list[str] = field(default_factory=list)  # of a paragraph that has not ended
+
+    def end_paragraph(self) -> None:
+        self.sentences += sentences(" ".join(self.open_lines))
+        self.open_lines.clear()
 
     @property
     def mean(self) -> float:
@@ -142,13 +147,6 @@ def sentences(paragraph: str) -> list[str]:
 def measure_markdown(text: str) -> Measure:
     """Prose and cells of tables. Code blocks and headings are left out."""
     measure = Measure()
-    paragraph: list[str] = []
-
-    def end_paragraph() -> None:
-        if paragraph:
-            measure.sentences += sentences(" ".join(paragraph))
-            paragraph.clear()
-
     fence = ""
     for line in re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL).splitlines():
         stripped = line.strip()
@@ -158,73 +156,59 @@ def measure_markdown(text: str) -> Measure:
                 fence = ""
             continue
         if mark:
-            end_paragraph()
+            measure.end_paragraph()
             fence = mark.group(1)
         elif not stripped or stripped.startswith("#"):
-            end_paragraph()
+            measure.end_paragraph()
         elif stripped.startswith("|"):
-            end_paragraph()
+            measure.end_paragraph()
             if not re.fullmatch(r"[|\s:-]+", stripped):
                 cells = re.split(r"(?<!\\)\|", re.sub(r"`[^`]*`", "code", stripped).strip("|"))
                 measure.cells += [plain(cell) for cell in cells if cell.strip()]
         else:
             if re.match(r"^([*+-]|\d+[.)])\s", stripped):
-                end_paragraph()
+                measure.end_paragraph()
                 stripped = re.sub(r"^([*+-]|\d+[.)])\s+", "", stripped)
-            paragraph.append(re.sub(r"^>\s*", "", stripped))
-    end_paragraph()
+            measure.open_lines.append(re.sub(r"^>\s*", "", stripped))
+    measure.end_paragraph()
     return measure
 
 
 def measure_header(text: str) -> Measure:
     """The comments of a C++ header; each run of comment lines is a paragraph, and so is a `///<`."""
     measure = Measure()
-    paragraph: list[str] = []
-
-    def end_paragraph() -> None:
-        if paragraph:
-            measure.sentences += sentences(" ".join(paragraph))
-            paragraph.clear()
-
     for line in text.splitlines():
         whole = re.match(r"^\s*//+<?\s?(.*)$", line)
         if whole:
             body = whole.group(1).strip()
             if not body or re.match(r"^(NOLINT|clang-format|@|\\|[-*]\s|={3})", body):
-                end_paragraph()
-            paragraph.append(re.sub(r"^([-*]\s+|[@\\]\w+\s*)", "", body))
+                measure.end_paragraph()
+            measure.open_lines.append(re.sub(r"^([-*]\s+|[@\\]\w+\s*)", "", body))
             continue
-        end_paragraph()
+        measure.end_paragraph()
         beside = re.search(r'(?<![:"\'/])//+<?\s?([A-Za-z(].*)$', line)
         if beside and not beside.group(1).startswith(("NOLINT", "namespace")):
             measure.sentences += sentences(beside.group(1))
-    end_paragraph()
+    measure.end_paragraph()
     return measure
 
 
 def measure_help(text: str) -> Measure:
     """What `--help` prints: the meaning of each flag, to the right of its name or below it, and the prose."""
     measure = Measure()
-    paragraph: list[str] = []
-
-    def end_paragraph() -> None:
-        if paragraph:
-            measure.sentences += sentences(" ".join(paragraph))
-            paragraph.clear()
-
     for line in text.splitlines():
         entry = re.match(r"^  (-\S|\S+  )", line)
         example = re.match(r"^ {2,8}\S", line) and not entry
         if not line.strip() or re.match(r"^(Usage: .*|[A-Z][\w ]*:)$", line) or example:
-            end_paragraph()
+            measure.end_paragraph()
             continue
         if entry:
-            end_paragraph()
+            measure.end_paragraph()
             meaning = re.split(r"\s{2,}", line.strip(), maxsplit=1)
             line = meaning[1] if len(meaning) > 1 else ""
         if line.strip():
-            paragraph.append(line.strip())
-    end_paragraph()
+            measure.open_lines.append(line.strip())
+    measure.end_paragraph()
     return measure
 
 

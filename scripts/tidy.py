@@ -15,7 +15,6 @@ import concurrent.futures
 import hashlib
 import json
 import os
-import re
 import subprocess
 import sys
 
@@ -76,12 +75,12 @@ def sources_for(changed, sources, tree):
     return chosen
 
 
-COMMENT = re.compile(r'''("(?:\\.|[^"\\\n])*")|//(?:\\\n|[^\n])*|/\*.*?\*/''', re.S)
-
-
 def code_of(text):
     """The words of a source, without comments; those that speak to clang-tidy stay."""
-    return COMMENT.sub(lambda found: found[0] if found[1] or 'NOLINT' in found[0] else ' ', text).split()
+    def kept(found):
+        is_comment = found[0].startswith(('//', '/*')) and 'NOLINT' not in found[0]
+        return ' ' if is_comment else found[0]
+    return figures.NO_CODE.sub(kept, text).split()
 
 
 def changed_since(revision):

@@ -6,7 +6,7 @@ import signal
 import time
 
 import harness
-from checkpoint_run import DROPOUT, TRAIN, step_names
+from checkpoint_run import DROPOUT, TRAIN, step_names, whole_step_names
 from harness import NIGHTLY, TINY, program, wait_until
 
 class Killed(harness.ElixirTest):
@@ -39,7 +39,7 @@ class Killed(harness.ElixirTest):
                 # cannot fail by chance: every instant is right.
                 time.sleep(chosen.uniform(0.2, 4))
             else:
-                wait_until(lambda: running.ended() or step_names(checkpoints), 'a checkpoint')
+                wait_until(lambda: running.ended() or whole_step_names(checkpoints), 'a checkpoint')
             # An elixird that dies before it listens ends the run: the launcher calls it unable to start.
             wait_until(lambda: running.ended() or self.elixird_answers(), 'elixird')
             if running.ended():

@@ -1,9 +1,9 @@
 """Runs with checkpoints, for the tests beside: how they are started, and what they leave."""
 
 import ctypes
+import glob
 import json
 import os
-import re
 
 import harness
 from harness import TINY, program, text_of
@@ -16,9 +16,12 @@ OPTIMIZER = 'optimizer/optimizer-00001-of-00001.safetensors'
 
 
 def step_names(folder):
-    """The checkpoints that are there. One that is being written, step-N.tmp-PID-I, is not."""
-    return sorted(name for name in (os.listdir(folder) if os.path.isdir(folder) else [])
-                  if re.fullmatch(r'step-\d{9}', name))
+    """All checkpoints, also those that are being written or were left behind: step-N.tmp-PID-I."""
+    return sorted(os.path.basename(path) for path in glob.glob(os.path.join(folder, 'step-*')))
+
+
+def whole_step_names(folder):
+    return [name for name in step_names(folder) if '.tmp-' not in name]
 
 
 def name_of(step):

@@ -7,7 +7,7 @@ import subprocess
 import unittest
 
 import harness
-from checkpoint_run import DROPOUT, TRAIN, Checkpoint, name_of, step_names
+from checkpoint_run import DROPOUT, TRAIN, Checkpoint, name_of, step_names, whole_step_names
 from harness import TINY, is_pending, wait_until
 
 FLAGS = [TINY, DROPOUT, '--log-every', '1', '--lr-schedule', 'constant', '--checksum']
@@ -108,8 +108,7 @@ class Ending(Checkpoint):
                 self.daemon.wait()
                 running.wait()
                 # The kill may leave a folder of the save that was under way; the next one removes it.
-                whole = [name for name in step_names(self.checkpoints) if '.tmp-' not in name]
-                self.assertEqual(whole, [name_of(6)])
+                self.assertEqual(whole_step_names(self.checkpoints), [name_of(6)])
                 self.daemon = self.start_elixird()
                 on = self.succeed(TRAIN, FLAGS, '--steps', '12', '--checkpoints', self.checkpoints, '--resume',
                                   'latest')

@@ -6,7 +6,7 @@ import signal
 import harness
 from checkpoint_run import TRAIN
 from harness import REPOSITORY, TINY, program
-from screen import COLUMNS, Screen
+from screen import COLUMNS, lines_shown
 
 MACHINE = os.path.join(REPOSITORY, 'examples', 'machine_a100x4.json')
 CTL = program('elixirctl')
@@ -18,7 +18,7 @@ class Screens(harness.ElixirTest):
         super().tearDown()
 
     def show(self, *command):
-        return Screen(self.folder, self.environment).show(*command)
+        return lines_shown(self.folder, self.environment, *command)
 
     def assert_fits(self, lines, least):
         """At least so many lines, none longer than the terminal. (A path alone in its line cannot be broken.)"""
