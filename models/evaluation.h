@@ -4,8 +4,8 @@
 
 namespace elixir {
 
-// The model is in evaluation mode, without dropout, while this lives. Afterwards its mode is what it
-// was.
+// The model is in evaluation mode, without dropout, while this lives. Afterwards its old mode
+// returns.
 class Evaluation {
  public:
   explicit Evaluation(Decoder& model) : model_(model), trained_(model.is_training()) {
