@@ -18,8 +18,7 @@ fi
 
 STATUS_EVERY_S=20
 
-# All programs, and what else README's commands run.
-scripts/build.sh release -- elixir_programs your_model bench_adam
+scripts/build.sh release -- elixir_programs
 bin=build/release/bin
 folder=$(mktemp -d -t elixir-demo-XXXXXX)  # an elixird of its own: others are left alone
 launcher='' reader='' watcher=''

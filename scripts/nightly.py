@@ -73,6 +73,15 @@ def fuzz_steps():
             for name in listed.stdout.split()]
 
 
+def sanitizer_steps():
+    """What the default run leaves out on a machine that is too slow for it."""
+    run = ('ctest', '--output-on-failure', '-j', '3', *quick_tests.DEFAULT_RUN, '--test-dir')
+    halts = 'halt_on_error=1'
+    return [Step('sanitizers asan', *run, 'build/asan', UBSAN_OPTIONS=f'{halts} print_stacktrace=1'),
+            # Address-space randomisation with many bits and this sanitizer do not get along.
+            Step('sanitizers tsan', 'setarch', '-R', *run, 'build/tsan', TSAN_OPTIONS=halts)]
+
+
 # Programs that take a sample of their cases by default.
 BIT_PARTS = 3
 SAMPLES = {'cases-training': ('swing_test|torch_ways|client_profile|fakegpu_matrix|fakegpu_gradients',
@@ -101,6 +110,9 @@ def parts():
                          lambda: labelled_steps('release', 'nightly')),
         'fuzz': Part('the decoders of foreign bytes, 150 s each', ('fuzz', 'shm', 'checkpoint', 'planner'), ['asan'],
                      fuzz_steps),
+        'sanitizers': Part('the tests without LibTorch under the address, undefined-behaviour and thread sanitizers',
+                           ('base', 'checkpoint', 'client', 'ctl', 'daemon', 'launcher', 'optim_cpu', 'planner', 'shm'),
+                           ['asan', 'tsan'], sanitizer_steps()),
     }
     for name, (pattern, rooms) in SAMPLES.items():
         found[name] = Part('all cases of the tests that take a sample', rooms, ['release'],

@@ -1,9 +1,12 @@
 #!/usr/bin/env bash
-# Sets up, builds and runs the tests. The release build comes first. Then clang builds all that does not
-# link LibTorch with the address and undefined-behaviour sanitizers, and looks at the locks; its tests
-# run, and the decoders of foreign bytes are fuzzed for 8 s each. What has threads runs once more under
-# the thread sanitizer. At last clang-tidy looks at what the last 20 commits changed.
+# Sets up, builds and runs the tests. The release build comes first, then clang-tidy looks at what the
+# last 20 commits changed. The tests of these rooms without LibTorch run once more: clang builds them with
+# the address and undefined-behaviour sanitizers, and looks at the locks; decoders of foreign bytes are
+# fuzzed for 8 s each; what has threads runs under the thread sanitizer. Nightly parts do so for all rooms.
 # scripts/ci_minutes.sh shows afterwards where the time went. docs/design/tests.md says where a test belongs.
+#
+# On a slow machine a step after the release tests is left out, and named at the end, if it would end
+# more than ELIXIR_TEST_MINUTES (80) after the start. Nightly parts run it.
 #
 #   scripts/test.sh                   all but the labels timing (rates of this machine) and nightly (long)
 #   scripts/test.sh --quick           what the changes of the work tree can break, in about five minutes
@@ -13,7 +16,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 if [[ ${1:-} == -h || ${1:-} == --help ]]; then
-  sed -n '2,12s/^# \{0,1\}//p' "$0"
+  sed -n '2,15s/^# \{0,1\}//p' "$0"
   exit 0
 fi
 if [[ ${1:-} == --nightly ]]; then
@@ -23,13 +26,17 @@ fi
 
 JOBS=2  # fuzz targets
 TESTS=3  # on two cores: tests that start processes wait for one another much of the time
+SINCE=HEAD~20  # what has changed since is looked at by clang-tidy and run under sanitizers
 FUZZ_SECONDS=8  # a target; nightly parts fuzz for longer
 
 # Address-space randomisation with many bits and the thread sanitizer do not get along.
 without_randomisation=()
 if setarch -R true 2>/dev/null; then without_randomisation=(setarch -R); fi
 
+LIMIT_MINUTES=${ELIXIR_TEST_MINUTES:-80}
+
 failed=()
+left_out=()
 
 # run_step NAME COMMAND...: how many seconds it took stands in build/NAME.seconds.
 run_step() {
@@ -43,6 +50,17 @@ run_step() {
   return "$code"
 }
 
+# there_is_time STEP PERCENT: whether a step can end within the limit that takes so many percent of the time
+# that the release build and its tests took, on this machine. bench/RESULTS.md has the percentages.
+there_is_time() {
+  local release
+  release=$(cat build/release.{build,tests}.seconds 2>/dev/null | awk '{s += $1} END {print s + 0}')
+  ((SECONDS + release * $2 / 100 > LIMIT_MINUTES * 60)) || return 0
+  echo "=== $1: left out, there is no time"
+  left_out+=("$1")
+  return 1
+}
+
 # run_ctest PRESET [CTEST_ARGS...]; its output is kept for the summary.
 run_ctest() {
   local preset=$1 runner=() code=0
@@ -53,10 +71,10 @@ run_ctest() {
   return "$code"
 }
 
-# Its summary is kept, too.
+# fuzz_decoders NAME...; its summary is kept, too.
 fuzz_decoders() {
   mkdir -p build/fuzz
-  scripts/fuzz.sh --no-build --jobs "$JOBS" --seconds "$FUZZ_SECONDS" | tee build/fuzz/summary.txt
+  scripts/fuzz.sh --no-build --jobs "$JOBS" --seconds "$FUZZ_SECONDS" "$@" | tee build/fuzz/summary.txt
 }
 
 # What the last ctest of a preset did not run, and why: programs and single tests of programs that say
@@ -98,15 +116,34 @@ if [[ $# -gt 0 ]]; then
 fi
 
 rm -f build/*.seconds build/*/ctest.log build/fuzz/summary.txt
-usually_left_out=(-LE '^(timing|nightly)$')
 run_step setup scripts/setup.sh || exit 1
 run_step foreign_setup scripts/foreign_setup.sh || true  # without it e2e_foreign is skipped
-for preset in release asan tsan; do
-  run_step "$preset.build" scripts/build.sh "$preset" -- all || continue
-  run_step "$preset.tests" run_ctest "$preset" "${usually_left_out[@]}" || true
-  [[ $preset != asan ]] || run_step fuzz fuzz_decoders || true
-done
-run_step tidy scripts/tidy.py --since HEAD~20 || true
+
+# run_chosen PRESET [TARGETS...]: builds these and the preset's tests of what has changed, and runs the tests.
+run_chosen() {
+  local preset=$1 names targets=("${@:2}")
+  names=$(scripts/sanitizer_tests.py "$preset" "$SINCE") || { failed+=("$preset"); return; }
+  mapfile -t -O "${#targets[@]}" targets < <(awk 'NF > 1 {print $2}' <<<"$names")
+  names=$(awk 'NF {print $1}' <<<"$names" | paste -sd '|')
+  [[ -n $names ]] || echo "=== $preset: no code that it has tests of has changed since $SINCE"
+  [[ ${#targets[@]} -gt 0 ]] || return 0
+  run_step "$preset.build" scripts/build.sh "$preset" -- "${targets[@]}" || return 0
+  [[ -z $names ]] || run_step "$preset.tests" run_ctest "$preset" -R "^($names)\$" || true
+}
+
+if run_step release.build scripts/build.sh release -- all; then
+  run_step release.tests run_ctest release -LE '^(timing|nightly)$' || true
+fi
+! there_is_time tidy 10 || run_step tidy scripts/tidy.py --since "$SINCE" || true
+if there_is_time asan 45; then
+  listed=$(scripts/sanitizer_tests.py fuzz "$SINCE") || failed+=(fuzz)
+  read -r -d '' -a decoders <<<"$listed" || true
+  fuzzers=()
+  [[ ${#decoders[@]} -eq 0 ]] || fuzzers=(fuzz_seeds fuzz_planted "${decoders[@]/#/fuzz_}")
+  run_chosen asan "${fuzzers[@]}"
+  [[ ${#decoders[@]} -eq 0 ]] || run_step fuzz fuzz_decoders "${decoders[@]}" || true
+fi
+! there_is_time tsan 25 || run_chosen tsan
 echo
 scripts/ci_minutes.sh || true  # when nothing could be built
 
@@ -116,6 +153,8 @@ for preset in asan tsan release; do
   echo "=== $preset"
   if [[ -f build/$preset/ctest.log ]]; then
     sed -n '/tests passed/,$p' "build/$preset/ctest.log"
+  elif [[ " ${left_out[*]} " == *" $preset "* ]]; then
+    echo "left out: it would not have ended within $LIMIT_MINUTES minutes (ELIXIR_TEST_MINUTES)"
   else
     echo "not built"
   fi
@@ -125,4 +164,5 @@ done
 echo
 echo "=== fuzz"
 cat build/fuzz/summary.txt 2>/dev/null || echo "not built"
+[[ ${#left_out[@]} -eq 0 ]] || echo "left out, for time: ${left_out[*]}" >&2
 [[ ${#failed[@]} -eq 0 ]] || { echo "failed: ${failed[*]}" >&2; exit 1; }

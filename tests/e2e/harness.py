@@ -449,10 +449,29 @@ class GroupedTest(ElixirTest):
         return group
 
 
+class TimedResult(unittest.TextTestResult):
+    """Keeps how long each test took: seconds -> its name."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.took = []
+
+    def startTest(self, test):  # noqa: N802: unittest's name
+        self.began = time.monotonic()
+        super().startTest(test)
+
+    def stopTest(self, test):  # noqa: N802
+        super().stopTest(test)
+        self.took.append((time.monotonic() - self.began, test.id()))
+
+
 def main():
     """Runs the tests of the program, each skip a line of which scripts/test.sh makes its list. Where
-    every test was skipped, the program was, too."""
-    result = unittest.main(verbosity=2, exit=False).result
+    every test was skipped, the program was, too. Says at the end what took longest."""
+    runner = unittest.TextTestRunner(verbosity=2, resultclass=TimedResult)
+    result = unittest.main(testRunner=runner, exit=False).result
+    for seconds, name in sorted(result.took, reverse=True)[:10]:
+        print(f'took {seconds:.1f} s: {name}')
     for test, reason in result.skipped:
         print(f'skipped: {test.id()}: {reason}')
     if not result.wasSuccessful():

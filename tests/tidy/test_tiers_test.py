@@ -13,6 +13,7 @@ sys.path.insert(0, os.path.join(REPOSITORY, 'scripts'))
 
 import nightly  # noqa: E402  (where they are, is known only now)
 import quick_tests  # noqa: E402
+import sanitizer_tests  # noqa: E402
 import test_rungs  # noqa: E402
 
 LIMIT_S = 1200  # docs/design/tests.md
@@ -80,6 +81,33 @@ class Quick(unittest.TestCase):
         for name, room in (('tidy_layers', 'tidy'), ('base_test', 'base'), ('fakegpu_train', 'fake_cuda')):
             if name in rooms:
                 self.assertEqual(rooms[name], room)
+
+
+class Sanitizers(unittest.TestCase):
+    """Which rooms a default run repeats under sanitizers."""
+
+    def setUp(self):
+        self.tree = nightly.figures.Tree()
+
+    def rooms(self, *changed):
+        return sanitizer_tests.rooms_of(changed, self.tree)
+
+    def test_they_are_those_whose_code_has_changed(self):
+        self.assertEqual(self.rooms('planner/choices.h', 'tests/shm/layout_test.cpp', 'docs/planner.md', 'scripts/tidy.py',
+                                    'ctl/CMakeLists.txt'), {'planner', 'shm'})
+        self.assertEqual(self.rooms(), set())
+
+    def test_they_are_all_where_something_shared_has_changed_or_no_revision_is_known(self):
+        self.assertIsNone(self.rooms('tests/support/matchers.h'))
+        self.assertIsNone(sanitizer_tests.rooms_of(None, self.tree))
+
+    def test_a_decoder_is_fuzzed_for_the_rooms_that_it_reaches(self):
+        everything = sanitizer_tests.fuzz_targets(None, self.tree)
+        self.assertIn('job', sanitizer_tests.fuzz_targets({'daemon'}, self.tree))
+        self.assertIn('pickle', sanitizer_tests.fuzz_targets({'models'}, self.tree))
+        self.assertNotIn('message', sanitizer_tests.fuzz_targets({'planner'}, self.tree))
+        for name in everything:
+            self.assertTrue(sanitizer_tests.rooms_of_target(f'tests/fuzz/fuzz_{name}.cpp', self.tree), name)
 
 
 class Nightly(unittest.TestCase):
