@@ -29,7 +29,7 @@ seconds_of_tests() {
 }
 
 all=0
-for step in setup foreign_setup {release,asan}.{build,tests} fuzz tsan.{build,tests} tidy; do
+for step in setup foreign_setup release.{build,tests} tidy asan.{build,tests} fuzz tsan.{build,tests}; do
   [[ -f build/$step.seconds ]] || continue
   took=$(<"build/$step.seconds")
   all=$((all + took))

@@ -87,7 +87,7 @@ BIT_PARTS = 3
 SAMPLES = {'cases-training': ('swing_test|torch_ways|client_profile|fakegpu_matrix|fakegpu_gradients',
                               ('client', 'fake_cuda')),
            'cases-programs': ('fakegpu_collective|fakegpu_errors|e2e_container|e2e_disturbed|e2e_run_health|e2e_families'
-                              '|e2e_foreign(_losses)?$|e2e_plan$|e2e_surroundings',
+                              '|e2e_foreign(_losses)?$|e2e_plan$|e2e_ranks|e2e_surroundings',
                               ('client', 'daemon', 'e2e', 'fake_cuda', 'fake_nccl', 'planner')),
            'cases-other': ('failing_calls|optim_formats|models_config|models_convert|fuzz_corpus_test|job_schedules_test'
                            '|planner_search|planner_answers|fault_kill'
