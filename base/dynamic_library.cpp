@@ -34,8 +34,8 @@ Status not_found(const LibrarySearch& search, const std::vector<std::string>& ca
 
 Status not_loadable(const LibrarySearch& search, const std::string& path) {
   return error(Code::kUnavailable,
-               "{} is there and cannot be loaded: {}; build it again where it shall run, or name "
-               "another with {}",
+               "{} exists but cannot be loaded: {}; build it again on the machine where it runs, "
+               "or name another one with {}",
                path, loader_text(), search.variable);
 }
 

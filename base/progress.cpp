@@ -23,8 +23,10 @@ ProgressNotes::~ProgressNotes() {
   thread_.join();
 }
 
+bool stderr_is_terminal() { return ::isatty(STDERR_FILENO) != 0; }
+
 void ProgressNotes::run() {
-  const bool terminal = ::isatty(STDERR_FILENO) != 0;
+  const bool terminal = stderr_is_terminal();
   WaitNotes notes(terminal ? 0.5 : 10);
   const int64_t begin_ns = monotonic_ns();
   bool told = false;

@@ -28,6 +28,9 @@ class ProgressNotes {
   std::thread thread_;
 };
 
+// Whether somebody may read standard error as it comes.
+bool stderr_is_terminal();
+
 // "WHAT: 1.50 GiB of 3.00 GiB, 50 %".
 std::string bytes_done(const std::string& what, uint64_t done, uint64_t all);
 

@@ -9,7 +9,7 @@ namespace elixir {
 
 Status no_threads(const char* cause) {
   return error(Code::kResourceExhausted,
-               "cannot start threads ({}): this user may have no more of them; raise the limit "
+               "cannot start threads ({}): this user has reached the limit; raise the limit "
                "(ulimit -u, TasksMax in the unit) or end other programs",
                cause);
 }

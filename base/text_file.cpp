@@ -45,7 +45,7 @@ Result<std::string> read_ordinary_file(const std::string& path) {
     return errno_status(Code::kBadInput, path);
   }
   if (!S_ISREG(about.st_mode)) {
-    return error(Code::kBadInput, "{} is no ordinary file: put one in its place", path);
+    return error(Code::kBadInput, "{} is not an ordinary file: put one in its place", path);
   }
   if (static_cast<uint64_t>(about.st_size) > kMaxTextFileBytes) return too_long(path);
   return read_all(file, path);

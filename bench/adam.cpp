@@ -269,8 +269,8 @@ Result<std::vector<Isa>> wanted_isas(const std::vector<std::string>& names) {
     const Result<Isa> isa = parse_name(optim::kIsaNames, name);
     if (!isa.ok()) return isa.status();
     if (!optim::isa_supported(*isa)) {
-      return error(Code::kInvalidArgument, "this processor lacks {}; the best it has is {}", name,
-                   optim::isa_name(optim::best_isa()));
+      return error(Code::kInvalidArgument, "this processor does not have {}; the best it has is {}",
+                   name, optim::isa_name(optim::best_isa()));
     }
     isas.push_back(*isa);
   }

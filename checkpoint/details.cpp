@@ -68,8 +68,8 @@ Status for_each_part(const Details& details,
   // Else it would end the session of who sends it.
   if (head.size() > kMaxJsonBytes || manifest.size() > kMaxManifestBytes) {
     return error(Code::kInvalidArgument,
-                 "a model whose parameters' names, shapes and groups take {} and {} cannot be "
-                 "saved: {} and {} are the most",
+                 "cannot save a model whose parameters' names, shapes and groups take {} and {}: "
+                 "the limits are {} and {}",
                  format_bytes(head.size()), format_bytes(manifest.size()),
                  format_bytes(kMaxJsonBytes), format_bytes(kMaxManifestBytes));
   }
@@ -152,7 +152,7 @@ class Decoder {
       details_.ignored.push_back(json_.text(name, "ignored", kMaxNameBytes));
     }
     for (const json& pair : list("updates", kMaxParameters)) {
-      if (!pair.is_array() || pair.size() != 2) return json_.fail("'updates' are no pairs");
+      if (!pair.is_array() || pair.size() != 2) return json_.fail("'updates' are not pairs");
       const uint64_t parameter = json_.whole(pair[0], "parameter", 0, kMaxParameters - 1);
       const uint64_t count = json_.whole(pair[1], "count", 0, UINT64_MAX);
       if (!details_.updates.emplace(static_cast<uint32_t>(parameter), count).second) {
@@ -172,7 +172,7 @@ class Decoder {
   std::vector<int64_t> read_shape(const json& dimensions) {
     std::vector<int64_t> shape;
     if (!dimensions.is_array() || dimensions.size() > kMaxDimensions) {
-      json_.fail(fmt::format("a shape that is no list of at most {}", kMaxDimensions));
+      json_.fail(fmt::format("a shape that is not a list of at most {}", kMaxDimensions));
       return shape;
     }
     for (const json& dimension : dimensions) {

@@ -46,8 +46,8 @@ Status write_status(const std::string& what) {
     case EPERM:
     case EROFS:
       return error(Code::kInvalidArgument,
-                   "{}: {}: the folder must be writable by user {}, as whom this process writes",
-                   what, std::strerror(errno), ::geteuid());
+                   "{}: {}: the folder must be writable for user {}, who runs this process", what,
+                   std::strerror(errno), ::geteuid());
     case EIO:
       return error(Code::kInternal,
                    "{}: {}: look at the disk (the kernel's log says more), or save elsewhere", what,
@@ -78,8 +78,8 @@ Result<UniqueFd> open_again(int folder) {
   if (fd.valid()) return fd;
   if (errno != EACCES) return write_status(fmt::format("cannot open {}", path_of(folder)));
   return error(Code::kInvalidArgument,
-               "cannot open {}: the folder must be readable, too, by user {}, as whom this process "
-               "writes: what is in it is synced through it",
+               "cannot open {}: the folder must also be readable for user {}, who runs this "
+               "process: files are synced through it",
                path_of(folder), ::geteuid());
 }
 

@@ -66,14 +66,14 @@ class JsonReader {
     static const Json none = Json::array();
     const Json& value = field(object, name);
     if (value.is_array()) return value;
-    fail(fmt::format("'{}' is no list", name));
+    fail(fmt::format("'{}' is not a list", name));
     return none;
   }
   const Json& object(const Json& outer, const char* name) {
     static const Json none = Json::object();
     const Json& value = field(outer, name);
     if (value.is_object()) return value;
-    fail(fmt::format("'{}' is no object", name));
+    fail(fmt::format("'{}' is not an object", name));
     return none;
   }
 
@@ -81,14 +81,14 @@ class JsonReader {
   uint64_t whole(const Json& value, const char* name, uint64_t least, uint64_t most) {
     const uint64_t number = value.is_number_unsigned() ? value.get<uint64_t>() : 0;
     if (value.is_number_unsigned() && number >= least && number <= most) return number;
-    fail(fmt::format("'{}' is no whole number from {} to {}", name, least, most));
+    fail(fmt::format("'{}' is not a whole number from {} to {}", name, least, most));
     return least;
   }
   // A finite number of any sign.
   double real(const Json& value, const char* name) {
     const double number = value.is_number() ? value.get<double>() : 0;
     if (value.is_number() && std::isfinite(number)) return number;
-    fail(fmt::format("'{}' is no number", name));
+    fail(fmt::format("'{}' is not a number", name));
     return 0;
   }
   bool boolean(const Json& value, const char* name) {
@@ -101,7 +101,7 @@ class JsonReader {
     if (value.is_string() && value.get_ref<const std::string&>().size() <= bytes_most) {
       return value.get_ref<const std::string&>();
     }
-    fail(fmt::format("'{}' is no text of at most {} bytes", name, bytes_most));
+    fail(fmt::format("'{}' is not a text of at most {} bytes", name, bytes_most));
     return none;
   }
 

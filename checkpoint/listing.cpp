@@ -47,7 +47,7 @@ class Sizes {
       const auto [open, added] = subfolders_.try_emplace(subfolder);
       if (added) open->second = open_subfolder(folder_, subfolder);
       if (!open->second.valid()) {
-        return error(Code::kBadInput, "{}: its folder is missing, or none", file.name);
+        return error(Code::kBadInput, "{}: its folder is missing or invalid", file.name);
       }
       folder = open->second.get();
     }
@@ -56,7 +56,7 @@ class Sizes {
       return errno_status(Code::kBadInput, file.name);
     }
     if (!S_ISREG(about.st_mode)) {
-      return error(Code::kBadInput, "{} is no ordinary file", file.name);
+      return error(Code::kBadInput, "{} is not an ordinary file", file.name);
     }
     const Status size = check_size(file, static_cast<uint64_t>(about.st_size));
     return size.ok() ? size : error(size.code(), "{}: {}", file.name, size.message());
@@ -205,7 +205,7 @@ Result<Latest> latest_of(std::vector<ListedCheckpoint> all, const std::string& f
   for (const ListedCheckpoint& passed : latest.passed_over) {
     why += fmt::format("{}{}: {}", why.empty() ? "" : "; ", passed.path, passed.why);
   }
-  return error(Code::kBadInput, "{} has no whole checkpoint: {}", folder, why);
+  return error(Code::kBadInput, "{} has no complete checkpoint: {}", folder, why);
 }
 
 const ListedCheckpoint* newest_good(const std::vector<ListedCheckpoint>& all, uint64_t up_to) {

@@ -217,8 +217,8 @@ Status Planner::check_rest() {
     }
     std::vector<std::string> names;
     for (const WantedParameter& wanted : wanted_) names.push_back(wanted.name);
-    return error(Code::kBadInput, "{}: the model has no such parameter{}", folder_.place_of(tensor),
-                 nearest_of(name, names));
+    return error(Code::kBadInput, "{}: the model does not have this parameter{}",
+                 folder_.place_of(tensor), nearest_of(name, names));
   }
   return Status();
 }

@@ -66,7 +66,7 @@ std::vector<Piece> decode_pieces(const json& list, JsonReader& reader) {
   std::vector<Piece> pieces;
   for (const json& piece : list) {
     if (!piece.is_array() || piece.size() != 2) {
-      reader.fail("'pieces' are no pairs of bytes and a hash");
+      reader.fail("'pieces' are not pairs of bytes and a hash");
       break;
     }
     const uint64_t bytes = reader.whole(piece[0], "pieces", 1, kMaxPieceBytes);
@@ -83,8 +83,7 @@ ManifestFile decode_file(const json& value, JsonReader& reader) {
   // Two parts of 255 bytes and what is between.
   file.name = reader.text(reader.field(value, "name"), "name", 511);
   if (reader.ok() && (!is_file_name(file.name) || file.name == kManifestName)) {
-    reader.fail(
-        fmt::format("'{:.100}' is no name that a file of a checkpoint may have", file.name));
+    reader.fail(fmt::format("'{:.100}' cannot be the name of a file of a checkpoint", file.name));
   }
   file.bytes = reader.whole(reader.field(value, "bytes"), "bytes", 0, kMaxFileBytes);
   file.pieces = decode_pieces(reader.list(value, "pieces"), reader);
@@ -227,7 +226,7 @@ Status check_format(const json& value) {
 Result<std::string_view> unwrap(std::string_view text) {
   const size_t behind = kBetween.size() + kHexDigits + kBehind.size();
   if (text.size() > kMaxManifestBytes) {
-    return error(Code::kBadInput, "{} bytes are more than the {} that a manifest may have",
+    return error(Code::kBadInput, "{} bytes are too many: the limit for a manifest is {}",
                  text.size(), kMaxManifestBytes);
   }
   if (text.size() < kBefore.size() + behind || !text.starts_with(kBefore) ||

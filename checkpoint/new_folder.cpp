@@ -213,8 +213,8 @@ Status NewFolder::write_manifest(Manifest& manifest) {
 Status NewFolder::check_named(const std::string& name) const {
   if (is_named(parent_.get(), name, folder_.get())) return Status();
   return error(Code::kInvalidArgument,
-               "{}/{} is not the folder that was written, which lies in {} now: let nobody else "
-               "rename or replace what is being saved",
+               "{}/{} is not the folder that was written, which lies in {} now: do not rename or "
+               "replace a folder while it is being saved",
                path_of(parent_.get()), name, path_of(folder_.get()));
 }
 

@@ -197,12 +197,12 @@ Status check_bytes(const std::vector<TensorEntry>& tensors, uint64_t data_bytes)
     if (tensor.begin < end) return bad(tensor.name, "its bytes are another tensor's as well");
     if (tensor.begin > end) {
       return bad(tensor.name,
-                 fmt::format("the {} bytes before it are no tensor's", tensor.begin - end));
+                 fmt::format("the {} bytes before it belong to no tensor", tensor.begin - end));
     }
     end = tensor.end;
   }
   if (end == data_bytes) return Status();
-  const std::string what = fmt::format("{} bytes are no tensor's", data_bytes - end);
+  const std::string what = fmt::format("{} bytes belong to no tensor", data_bytes - end);
   if (tensors.empty()) return Status(Code::kBadInput, what);
   return bad(tensors.back().name, "behind it " + what);
 }
@@ -263,8 +263,8 @@ Result<Header> read_header(int fd) {
   const auto file_bytes = static_cast<uint64_t>(about.st_size);
   if (file_bytes < kLengthBytes) {
     return error(Code::kBadInput,
-                 "{} bytes are no safetensors file, which begins with {} of a length", file_bytes,
-                 kLengthBytes);
+                 "{} bytes are not a safetensors file, which begins with a length of {}",
+                 file_bytes, kLengthBytes);
   }
   std::array<std::byte, kLengthBytes> length;
   ELIXIR_RETURN_IF_ERROR(read_bytes(fd, 0, length));

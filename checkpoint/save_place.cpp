@@ -34,8 +34,8 @@ Result<SavePlace> save_place(const std::string& folder) {
   if (place.parent_path.empty()) place.parent_path = "/";
   if (!is_file_name(place.name)) {
     return refused(folder,
-                   "its last part is to be a name of letters, digits, '.', '_' and '-', none of "
-                   "'.' and '..'");
+                   "its last part must be a name of letters, digits, '.', '_' and '-', and neither "
+                   "'.' nor '..'");
   }
   if (const Status status = check_not_reserved(place.name); !status.ok()) {
     return refused(folder, status.message());
@@ -46,7 +46,7 @@ Result<SavePlace> save_place(const std::string& folder) {
   }
   struct stat seen {};
   if (::fstatat(place.parent.get(), place.name.c_str(), &seen, AT_SYMLINK_NOFOLLOW) == 0) {
-    return refused(folder, "it is there already, and nothing is overwritten: give another name");
+    return refused(folder, "it exists already, and nothing is overwritten: give another name");
   }
   if (::faccessat(place.parent.get(), ".", W_OK | X_OK, AT_EACCESS) != 0) {
     return refused(folder,

@@ -170,8 +170,9 @@ Status open_shards(StoredFolder& folder, const StoredFile& index) {
   if (!shards.ok()) return of_file(folder, kIndexName, shards.status());
   for (const auto& [name, tensors] : *shards) {
     if (!is_file_name(name)) {
-      return of_file(folder, kIndexName,
-                     error(Code::kBadInput, "'{:.100}' is no name of a file that is read", name));
+      return of_file(
+          folder, kIndexName,
+          error(Code::kBadInput, "'{:.100}' is not the name of a file that is read", name));
     }
     Result<std::optional<StoredFile>> shard = find_file(folder, name);
     if (!shard.ok()) return shard.status();
@@ -273,19 +274,20 @@ Result<StoredFolder> open_stored_folder(const std::string& path) {
   if (folder.valid()) return open_stored_folder(folder.get(), path);
   const std::string remedy = errno == ENOENT ? missing_folder_remedy(path) : "";
   if (!remedy.empty()) {
-    return error(Code::kBadInput, "{}: there is no such folder{}", path, remedy);
+    return error(Code::kBadInput, "{}: this folder does not exist{}", path, remedy);
   }
   return errno_status(Code::kBadInput, path + ": cannot be opened as a folder");
 }
 
 Result<StoredFile> open_stored_file(const StoredFolder& folder, const std::string& name) {
   if (!is_file_name(name)) {
-    return error(Code::kBadInput, "{}: '{:.100}' is no name of a file in it", folder.path, name);
+    return error(Code::kBadInput, "{}: '{:.100}' is not the name of a file in it", folder.path,
+                 name);
   }
   Result<std::optional<StoredFile>> file = find_file(folder, name);
   if (!file.ok()) return file.status();
   if (!file->has_value()) {
-    return of_file(folder, name, error(Code::kBadInput, "there is no such file"));
+    return of_file(folder, name, error(Code::kBadInput, "this file does not exist"));
   }
   return std::move(**file);
 }

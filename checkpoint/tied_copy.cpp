@@ -32,8 +32,8 @@ Status check_tied_copy(const StoredFolder& folder, const StoredTensor& projectio
   }
   if (same) return Status();
   return error(Code::kBadInput,
-               "{}: the model has no such parameter: '{:.100}' is used in its place (tied word "
-               "embeddings), and the two differ",
+               "{}: the model does not have this parameter: '{:.100}' is used in its place (tied "
+               "word embeddings), and the two differ",
                folder.place_of(projection), embedding.name);
 }
 

@@ -37,7 +37,7 @@ const char* larger_types(ComputeType kept_as) {
     case ComputeType::kFp16:
       return "choose a type that holds them: --dtype bf16 or fp32 (Options::dtype)";
     case ComputeType::kBf16:
-      return "choose the type that may hold them: --dtype fp32 (Options::dtype)";
+      return "choose a type that can hold them: --dtype fp32 (Options::dtype)";
     case ComputeType::kFp32:
       break;
   }

@@ -40,7 +40,7 @@ Result<std::vector<ListedCheckpoint>> find_checkpoints(const std::string& given)
   const std::string path = without_slashes(given);
   std::error_code failure;
   if (!std::filesystem::is_directory(path, failure)) {
-    return error(Code::kBadInput, "{} is no folder{}", path,
+    return error(Code::kBadInput, "{} is not a folder{}", path,
                  failure ? ": " + failure.message() : "");
   }
   if (is_checkpoint(path)) return std::vector<ListedCheckpoint>{checkpoints::list_checkpoint(path)};

@@ -32,7 +32,7 @@ Result<Json> ask_probe(const DoctorOptions& options, std::string* path) {
   Json report = Json::parse(answer, nullptr, /*allow_exceptions=*/false);
   if (!report.is_object()) {
     return error(Code::kVersionMismatch,
-                 "the probe of {} gave {} bytes that are no JSON object; install or build it "
+                 "the probe of {} gave {} bytes that are not a JSON object; install or build it "
                  "together with elixirctl",
                  *path, bytes);
   }
@@ -71,7 +71,7 @@ Finding gpu_finding(const Json& gpu, Severity worst) {
     finding.text +=
         gpu.value("read_only_pinning", false)
             ? "; host memory can be page-locked, read-only mappings too"
-            : "; host memory can be page-locked, but for read-only mappings (not needed)";
+            : "; host memory can be page-locked, except read-only mappings (not needed)";
   }
   return finding;
 }

@@ -83,7 +83,7 @@ Finding examine_numa(const std::string& root) {
   }
   std::sort(nodes.begin(), nodes.end());
   if (nodes.empty())
-    return {"numa nodes", Severity::kOk, "the system tells none: taken as one", ""};
+    return {"numa nodes", Severity::kOk, "the system does not report any: assumed to be one", ""};
   return {"numa nodes", Severity::kOk, fmt::format("{}", fmt::join(nodes, "; ")), ""};
 }
 
@@ -234,8 +234,8 @@ Finding examine_elixird(const DoctorOptions& options) {
   const std::string program = program_folder() + "/elixird";
   if (::access(program.c_str(), X_OK) != 0) {
     return {"elixird", Severity::kNote,
-            fmt::format("none runs in {}, and {} is not there: trainers look in PATH", folder->path,
-                        program),
+            fmt::format("none runs in {}, and {} does not exist: trainers look in PATH",
+                        folder->path, program),
             "scripts/build.sh"};
   }
   return {"elixird", Severity::kOk,

@@ -58,7 +58,7 @@ Result<HelperRun> run_helper_program(const std::string& name, std::vector<std::s
   const std::string folder = program_folder();
   const std::string program = folder + "/" + name;
   if (::access(program.c_str(), X_OK) != 0) {
-    return error(Code::kUnavailable, "there is no {}, which {}; {}", program, purpose,
+    return error(Code::kUnavailable, "{} is missing: it {}; {}", program, purpose,
                  how_to_get(name, folder));
   }
   arguments.insert(arguments.begin(), program);

@@ -56,7 +56,7 @@ Result<SizedModel> from_safetensors(const std::string& path) {
   if (!model.ok())
     return error(model.status().code(), "--safetensors {}", model.status().message());
   if (model->buffers > 0) {
-    std::cerr << fmt::format("elixirctl: {}: left out {} tensors ({}) that are no parameters\n",
+    std::cerr << fmt::format("elixirctl: {}: left out {} tensors ({}) that are not parameters\n",
                              path, model->buffers, format_bytes(model->buffer_bytes));
   }
   SizedModel source = source_of(path, model->parameters);

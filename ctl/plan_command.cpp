@@ -67,7 +67,7 @@ Status check_outputs(const PlanArguments& arguments, const PlanOutputs& outputs)
       std::isnan(arguments.request.layout.gpu_state_share.value_or(0)) ||
       std::isnan(arguments.overrides.internode_gb_s.value_or(0)) ||
       std::isnan(arguments.overrides.g2g_gb_s.value_or(0))) {
-    return error(Code::kInvalidArgument, "nan is no number of tokens, price, share or rate");
+    return error(Code::kInvalidArgument, "nan is not a number of tokens, price, share or rate");
   }
   if (outputs.price_per_hour > 0 && outputs.tokens == 0) {
     return error(Code::kInvalidArgument, "--price-per-hour is of a run: give --tokens, too");
@@ -138,8 +138,9 @@ void tell_differences(const PlanArguments& arguments, const planner::Plan& plan)
                              planner::swing_text(plan));
   }
   if (plan.gpus == 1 && asked.exchange) {
-    std::cerr << fmt::format("elixirctl: --exchange {}: one GPU exchanges with nobody\n",
-                             shm::exchange_name(*asked.exchange));
+    std::cerr << fmt::format(
+        "elixirctl: --exchange {}: one GPU has no other GPU to exchange with\n",
+        shm::exchange_name(*asked.exchange));
   }
 }
 

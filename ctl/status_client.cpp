@@ -132,14 +132,13 @@ AnswerVersion version_of(std::string_view answer) {
   const nlohmann::json version = daemon_field(status, "version");
   const nlohmann::json layout = daemon_field(status, "layout_version");
   if (!version.is_string()) {
-    return {false,
-            error(Code::kVersionMismatch, "the answer is no status as elixirctl {} knows it: {}",
-                  kVersion, kRemedy)};
+    return {false, error(Code::kVersionMismatch,
+                         "elixirctl {} does not know this kind of status: {}", kVersion, kRemedy)};
   }
   if (version == kVersion && layout == shm::kLayoutVersion) return {true, Status()};
   return {true, error(Code::kVersionMismatch,
-                      "elixird is of version {} (layout {}), elixirctl of {} (layout {}), so that "
-                      "fields may be missing: {}",
+                      "elixird has version {} (layout {}), elixirctl has {} (layout {}), so fields "
+                      "may be missing: {}",
                       printable(version.get<std::string>()), printable(layout.dump()), kVersion,
                       shm::kLayoutVersion, kRemedy)};
 }

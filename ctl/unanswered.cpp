@@ -27,15 +27,14 @@ bool is_closed(int socket, int look_ms) {
 Unanswered not_connected(const std::string& socket, int failure) {
   switch (failure) {
     case EAGAIN:
-      return {
-          Code::kTimedOut,
-          fmt::format("an elixird listens at {}, and does not accept those who wait there", socket),
-          "it is stopped or hangs; its pid stands in elixird.lock in that folder: 'kill -CONT' "
-          "resumes it, and 'kill -KILL' ends it with all of its jobs"};
+      return {Code::kTimedOut,
+              fmt::format("an elixird listens at {}, but it does not accept connections", socket),
+              "it is stopped or hangs; its pid stands in elixird.lock in that folder: 'kill -CONT' "
+              "resumes it, and 'kill -KILL' ends it with all of its jobs"};
     case EACCES:
     case EPERM:
       return {Code::kInvalidArgument, fmt::format("{} is not this user's", socket),
-              "ask as the user whose elixird it is, or as root"};
+              "ask as the user who runs this elixird, or as root"};
     default:
       return {Code::kUnavailable,
               fmt::format("no elixird answers at {} ({})", socket, std::strerror(failure)),

@@ -83,8 +83,8 @@ Status Daemon::check_limits(const shm::AttachRequest& request) const {
   }
   if (!descriptors_.enough_for(ranks)) {
     return error(Code::kResourceExhausted,
-                 "{} ranks need {} descriptors of elixird, which may have {}: that is enough for "
-                 "{}; raise the limit ({}) and start it again, or end other jobs",
+                 "{} ranks need {} descriptors in elixird, whose limit is {}, enough for {}; raise "
+                 "the limit ({}) and restart it, or end other jobs",
                  ranks, kIdleDescriptors + kDescriptorsPerRank * ranks + descriptors_.spare(),
                  descriptors_.limit(), descriptors_.most_ranks(), kDescriptorRemedy);
   }

@@ -205,8 +205,8 @@ void Daemon::greet(Connection& connection) {
              descriptors_.first_refused(ranks_without_memory())) {
     refuse(connection,
            error(Code::kResourceExhausted,
-                 "elixird may open {} descriptors, which are nearly all in use: raise the limit "
-                 "({}) and start it again, or end other programs that are connected to it",
+                 "elixird's limit is {} descriptors, and nearly all are in use: raise the limit "
+                 "({}) and restart it, or end other programs that are connected to it",
                  descriptors_.limit(), kDescriptorRemedy));
   }
 }

@@ -48,8 +48,8 @@ void Job::lose_rank(Session& session) {
                   oom.empty() ? "see its own output for the cause" : oom);
   if (tracker_.partly_updated()) {
     text += fmt::format(
-        " (updates are immediate: some chunks have that of step {} already, so that the weights in "
-        "memory are of two steps)",
+        " (updates are immediate: some chunks already have the update of step {}, so the weights "
+        "in memory belong to two steps)",
         tracker_.step());
     log_warn("two_steps", "job='{}' step={}", options_.name, tracker_.step());
   }
@@ -146,11 +146,11 @@ void Job::check_midst_of_step(int64_t now_ns, uint32_t limit_s) {
   fail(fault_of_all(
       Code::kTimedOut, session.local_rank,
       fmt::format(
-          "rank {} has made gradients of step {} and no more of them for {} s, and others "
-          "wait for these in backward(): where a step has several backward passes, each "
-          "waits for the gradients of all ranks from the one before. Let ranks not wait for "
-          "one another between them (a barrier, an all-reduce of the program's own), or "
-          "use the same parameters in each (elixird --attach-timeout-s raises the limit)",
+          "rank {} has made some gradients of step {}, then none for {} s, and other ranks wait "
+          "for them in backward(). If a step has several backward passes, each one waits for "
+          "all ranks' gradients of the pass before. Remove waits between the passes (a barrier, "
+          "an all-reduce of the program's own), or use the same parameters in each pass "
+          "(elixird --attach-timeout-s raises the limit)",
           session.rank, tracker_.step(), limit_s)));
 }
 
@@ -192,8 +192,8 @@ void Job::fail_if_waiting_for_detached() {
     for (const auto& gone : sessions_) {
       if (gone->socket >= 0) continue;
       fail(fault_of_all(Code::kPeerLost, gone->local_rank,
-                        fmt::format("rank {} detached, and rank {} waits for all ranks: let every "
-                                    "rank make the same calls",
+                        fmt::format("rank {} detached, and rank {} waits for all ranks: all ranks "
+                                    "must make the same calls",
                                     gone->rank, waiting->rank)));
       break;
     }
@@ -210,12 +210,12 @@ void Job::fail_if_waiting_for_a_call() {
     for (const auto& other : sessions_) {
       const uint32_t posted = machine_.posted_step(other->local_rank);
       if (posted <= step) continue;
-      fail(fault_of_all(Code::kProtocol, other->local_rank,
-                        fmt::format("rank {} posted step {} while rank {}, which has posted step "
-                                    "{}, waits for all ranks in a call that all must make "
-                                    "(set_parameter(), release()): let every rank make the same "
-                                    "calls",
-                                    other->rank, posted, waiting->rank, step)));
+      fail(fault_of_all(
+          Code::kProtocol, other->local_rank,
+          fmt::format("rank {} posted step {} while rank {}, which has posted step {}, waits for "
+                      "all ranks in a call that all must make (set_parameter(), release()): all "
+                      "ranks must make the same calls",
+                      other->rank, posted, waiting->rank, step)));
       break;
     }
   }

@@ -23,13 +23,13 @@ Status check_folder(int fd) {
   const int flags = ::fcntl(fd, F_GETFL);
   return flags >= 0 && (flags & O_DIRECTORY) != 0
              ? Status()
-             : error(Code::kProtocol, "a descriptor that is no folder");
+             : error(Code::kProtocol, "a descriptor that is not a folder");
 }
 
 // Whose bytes can be read without a wait.
 Status check_memfd(int fd) {
   return ::fcntl(fd, F_GET_SEALS) >= 0 ? Status()
-                                       : error(Code::kProtocol, "a descriptor that is no memfd");
+                                       : error(Code::kProtocol, "a descriptor that is not a memfd");
 }
 
 }  // namespace

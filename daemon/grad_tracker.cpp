@@ -241,9 +241,9 @@ Status GradTracker::check_discards() const {
     if (!state.to_sum || state.stale == 0) continue;
     const auto rank = static_cast<uint32_t>(std::countr_zero(state.stale));
     return error(Code::kProtocol,
-                 "of step {} a rank has discarded its gradients {} times, another one {} times, "
-                 "and chunk {} has sums of several backward passes: let every rank run and discard "
-                 "the same backward passes",
+                 "in step {}, one rank has discarded its gradients {} times and another one {} "
+                 "times, and chunk {} has sums of several backward passes: all ranks must run and "
+                 "discard the same backward passes",
                  step_, uint32_t{noted(rank, chunk).discards}, state.discards, chunk);
   }
   return Status();

@@ -191,7 +191,7 @@ NextActivity JobMachine::start_next(bool gradients_ready, const Holds& holds) {
 }
 
 void JobMachine::refuse_step() {
-  ELIXIR_CHECK(activity_ == Activity::kStep, "no step to refuse");
+  ELIXIR_CHECK(activity_ == Activity::kStep, "no step to reject");
   --committed_;
   activity_ = Activity::kNone;
   finish_posted_ = false;
@@ -274,7 +274,8 @@ void JobMachine::check_invariant() const {
                least_posted());
   ELIXIR_CHECK(activity_ != Activity::kLoad || !loads_.empty(), "nothing is being loaded");
   const bool began = phase_ == JobPhase::kLoading || phase_ == JobPhase::kTraining;
-  ELIXIR_CHECK(!began || all_attached(), "the job is {} and lacks a rank", job_phase_name(phase_));
+  ELIXIR_CHECK(!began || all_attached(), "the job is {}, and a rank is missing",
+               job_phase_name(phase_));
   ELIXIR_CHECK(!fault_ || phase_ == JobPhase::kEnding, "the job is {} after a fault",
                job_phase_name(phase_));
   for (const Rank& rank : ranks_) {

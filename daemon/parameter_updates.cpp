@@ -107,8 +107,8 @@ StepViolation ParameterUpdates::check_parts(uint32_t step) const {
     });
     const auto rank = changed == words_.end() ? 0 : changed - words_.begin();
     return {static_cast<uint32_t>(rank),
-            fmt::format("step {}: what is said of parameter {} was another thing when the first of "
-                        "its chunks was published than with a later one: say it before all of them",
+            fmt::format("step {}: parameter {} was marked differently when its first chunk was "
+                        "published than with a later chunk: mark it before the first one",
                         step, more.parameter)};
   }
   return {};

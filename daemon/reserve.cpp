@@ -41,8 +41,8 @@ Status check_room_left(const Config& config) {
   const uint64_t least_bytes = config.memory_margin_bytes / 2;
   if (room.available_bytes >= least_bytes) return Status();
   return error(Code::kResourceExhausted,
-               "other processes have taken memory meanwhile: {} are left ({}), and {} are to stay "
-               "free, half of memory_margin",
+               "other processes have taken memory: {} are left ({}), and {} must stay free, half "
+               "of memory_margin",
                format_bytes(room.available_bytes), room.limit, format_bytes(least_bytes));
 }
 
@@ -185,14 +185,13 @@ void Daemon::fill_sums(Job& job, std::shared_ptr<FillProgress> progress) {
       parts.push_back({&session->memory->sums(), fill_options(*session, progress.get())});
     }
   } else {
-    *outcome =
-        error(Code::kResourceExhausted,
-              "a step of job '{}' has a second backward pass: the FP32 sums of its gradients "
-              "need {} of host memory, and {} are available ({}): say beforehand how many "
-              "there will be (accumulate), so that a job that does not fit is refused at its "
-              "start; train a smaller model, end other jobs, or raise that limit",
-              job.options().name, format_bytes(need_bytes), format_bytes(room.available_bytes),
-              room.limit);
+    *outcome = error(Code::kResourceExhausted,
+                     "a step of job '{}' has a second backward pass: the FP32 sums of its "
+                     "gradients need {} of host memory, and {} are available ({}): set accumulate "
+                     "to their number, so that a job that does not fit gets its error at the "
+                     "start; train a smaller model, end other jobs, or raise that limit",
+                     job.options().name, format_bytes(need_bytes),
+                     format_bytes(room.available_bytes), room.limit);
   }
   background_->start(
       [parts = std::move(parts), outcome, over, progress = std::move(progress)] {

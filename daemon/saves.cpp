@@ -123,11 +123,10 @@ Status Job::check_save(const Session& session, const shm::SaveFolder& message) {
         local_ranks(), options_.shape.ranks);
   }
   if (session.rank != session.local_rank) {
-    return error(
-        Code::kInvalidArgument,
-        "rank {} is number {} of this node: where a folder is written, ranks are numbered as "
-        "they are on their node (RANK as LOCAL_RANK)",
-        session.rank, session.local_rank);
+    return error(Code::kInvalidArgument,
+                 "rank {} is number {} of this node: to write a folder, ranks must have the same "
+                 "numbers as on their node (RANK equal to LOCAL_RANK)",
+                 session.rank, session.local_rank);
   }
   if (message.drop_if_busy != 0 && saving_ != nullptr) {
     return error(Code::kUnavailable, "dropped: '{}' is still being written", saving_->name);
@@ -138,9 +137,9 @@ Status Job::check_save(const Session& session, const shm::SaveFolder& message) {
 Status Job::join_save(const Session& session, const shm::SaveFolder& message, SavePart part) {
   const std::string name(shm::get_text(message.name));
   if (!checkpoints::is_file_name(name) || name.find('/') != std::string::npos) {
-    return error(
-        Code::kInvalidArgument,
-        "'{:.200}' is no name for a folder: letters, digits, '.', '_' and '-' are possible", name);
+    return error(Code::kInvalidArgument,
+                 "'{:.200}' cannot be the name of a folder: use letters, digits, '.', '_' and '-'",
+                 name);
   }
   if (options_.shape.n_gpu_chunks > 0 && !part.staging.valid()) {
     return error(Code::kProtocol, "chunks placed on the GPU, and no memory to bring them in");

@@ -232,12 +232,11 @@ void Job::check_swings(int64_t now_ns, uint32_t limit_s) {
   const Session& session = *sessions_[static_cast<size_t>(std::countr_zero(late))];
   give_up_swings();
   if (ending) return go_on_with_swings();
-  fail(
-      fault_of_all(Code::kTimedOut, session.local_rank,
-                   fmt::format("rank {} has not updated its part of swing chunks of step {} for {} "
-                               "s, so that the weights in memory are of two steps: is it stopped? "
-                               "(elixird --attach-timeout-s raises the limit)",
-                               session.rank, swings_.step(), limit_s)));
+  fail(fault_of_all(Code::kTimedOut, session.local_rank,
+                    fmt::format("rank {} has not updated its part of swing chunks of step {} for "
+                                "{} s, so the weights in memory belong to two steps: is it "
+                                "stopped? (elixird --attach-timeout-s raises the limit)",
+                                session.rank, swings_.step(), limit_s)));
   go_on_with_swings();
 }
 

@@ -56,12 +56,11 @@ void Daemon::start_threads() {
                            config_.workers == 0 ? threads : 0, last_level_cache_bytes(processors));
     if (config_.workers == 0) threads = enough;
     if (bandwidth_.wants_measurement()) {
-      log_warn(
-          "bandwidth_disturbed",
-          "gb_s={:.1f} workers={} load={:.1f} others_busy={:.1f} processors={:.0f} effect='the "
-          "memory may give more, and fewer workers may be enough for it' next='measured again once "
-          "the machine is idle'",
-          measured.gb_s, threads, before.busy, beside.busy, beside.processors);
+      log_warn("bandwidth_disturbed",
+               "gb_s={:.1f} workers={} load={:.1f} others_busy={:.1f} processors={:.0f} "
+               "effect='the memory may be faster, and fewer workers may be enough' next='measured "
+               "again when the machine is idle'",
+               measured.gb_s, threads, before.busy, beside.busy, beside.processors);
     }
   }
   const auto background = [this](const Background::Options& options) {

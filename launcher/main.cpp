@@ -132,8 +132,8 @@ Result<std::string> find_program(const std::string& name) {
     start = end + 1;
   }
   const std::string nearest = nearest_name(name, programs_in(program_folder()));
-  return error(Code::kInvalidArgument, "there is no program '{}' {}{}", name,
-               is_path ? "that can be executed" : "beside elixir-run or in PATH",
+  return error(Code::kInvalidArgument, "cannot find the program '{}' {}{}", name,
+               is_path ? "as an executable file" : "beside elixir-run or in PATH",
                nearest.empty() ? "" : "; did you mean '" + nearest + "'?");
 }
 

@@ -256,7 +256,7 @@ void ProcessGroup::collect_ended() {
 std::string ProcessGroup::describe(const Ended& ended) {
   const int signal = ended.exit_code - kSignalExit;
   if (ended.killed) return "was killed by " + signal_name(signal);
-  if (is_stop(signal)) return fmt::format("was told to stop by {}, and has", signal_name(signal));
+  if (is_stop(signal)) return fmt::format("ended after {}", signal_name(signal));
   return fmt::format("ended with exit code {}", ended.exit_code);
 }
 

@@ -83,7 +83,7 @@ std::optional<double> AdamReader::number_of(const Value& value) const {
 
 Result<uint64_t> AdamReader::count_of(const Value& value) const {
   const std::optional<double> number = number_of(value);
-  if (!number || !(*number >= 0 && *number < kMostSteps)) return bad("a step is no number");
+  if (!number || !(*number >= 0 && *number < kMostSteps)) return bad("a step is not a number");
   return static_cast<uint64_t>(*number);
 }
 
@@ -111,10 +111,10 @@ Status AdamReader::take_sign(std::string_view name, const Value& value, RuleSign
 
 Status check_rule(const RuleSigns& signs) {
   if (signs.betas && signs.adam) return Status();
-  return bad(fmt::format(
-      "its groups have no '{}', which those of torch's Adam and AdamW have: the states are another "
-      "optimizer's, and would not be gone on from as they were made",
-      signs.betas ? "amsgrad" : "betas"));
+  return bad(
+      fmt::format("its groups have no '{}', which torch's Adam and AdamW have: the states belong "
+                  "to another optimizer, and training cannot continue with them",
+                  signs.betas ? "amsgrad" : "betas"));
 }
 
 Status AdamReader::take_option(std::string_view name, const Value& value, AdamGroup& group,
@@ -124,7 +124,7 @@ Status AdamReader::take_option(std::string_view name, const Value& value, AdamGr
       value.items.size() == 2) {
     const std::optional<double> first = number_of(document_.at(value.items[0]));
     const std::optional<double> second = number_of(document_.at(value.items[1]));
-    if (!first || !second) return bad("its betas are no numbers");
+    if (!first || !second) return bad("its betas are not numbers");
     group.beta1 = *first;
     group.beta2 = *second;
     return Status();
@@ -136,7 +136,7 @@ Status AdamReader::take_option(std::string_view name, const Value& value, AdamGr
   if (name == "decoupled_weight_decay") group.decoupled = value.integer != 0;
   if (place == nullptr) return Status();
   const std::optional<double> number = number_of(value);
-  if (!number || !std::isfinite(*number)) return bad(fmt::format("its {} is no number", name));
+  if (!number || !std::isfinite(*number)) return bad(fmt::format("its {} is not a number", name));
   *place = *number;
   return Status();
 }
@@ -177,7 +177,7 @@ Status check_states(const AdamStates& states) {
 }
 
 Status AdamReader::take_states(const Value& entry, AdamStates& states) {
-  if (entry.kind != Kind::kDict) return bad("states that are no dict");
+  if (entry.kind != Kind::kDict) return bad("states that are not a dict");
   for (size_t i = 0; i < entry.items.size(); i += 2) {
     const Value& field = document_.at(entry.items[i]);
     ELIXIR_RETURN_IF_ERROR(take_field(field.text, document_.at(entry.items[i + 1]), states));
@@ -223,7 +223,7 @@ Status AdamReader::take_parameter(const Value& id, uint32_t group, const std::st
 }
 
 Status AdamReader::read_group(const Value& value) {
-  if (value.kind != Kind::kDict) return bad("a group that is no dict");
+  if (value.kind != Kind::kDict) return bad("a group that is not a dict");
   AdamGroup group;
   RuleSigns signs;
   for (size_t i = 0; i < value.items.size(); i += 2) {

@@ -132,11 +132,10 @@ Problems check_checkpoint_options(const CheckpointOptions& options) {
   problems.add(check_export(options));
   // latest may find none yet; what --resume names is there, and is what the run begins with.
   if (!options.init.empty() && options.resumes() && options.resume != "latest") {
-    problems.add(
-        error(Code::kInvalidArgument,
-              "--init {} and --resume {}: a run begins with one of them; leave --init out to go "
-              "on from the checkpoint, or --resume to begin anew",
-              options.init, options.resume));
+    problems.add(error(Code::kInvalidArgument,
+                       "--init {} and --resume {}: a run begins with one of them; leave out --init "
+                       "to continue from the checkpoint, or --resume to start again",
+                       options.init, options.resume));
   }
   if (!options.folder.empty()) return problems;
   const std::pair<const char*, bool> in_the_folder[] = {

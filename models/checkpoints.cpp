@@ -101,8 +101,8 @@ void Checkpoints::take_random_numbers(const LoadReport& loaded) {
     at::manual_seed(mix_bits(options_.seed + rank_) + loaded.step);
     if (options_.dropout > 0) {
       log_warn("random_numbers",
-               "rank={} why=\"the checkpoint is of {} rank(s), and has none for this one\" "
-               "effect=\"dropout is seeded anew\"",
+               "rank={} why=\"the checkpoint has {} rank(s), and no state for this rank\" "
+               "effect=\"dropout gets a new seed\"",
                rank_, loaded.ranks);
     }
     return;
@@ -112,8 +112,8 @@ void Checkpoints::take_random_numbers(const LoadReport& loaded) {
     return;
   }
   log_warn("random_numbers",
-           "rank={} why=\"the checkpoint was written by a run on the CPU\" effect=\"the GPU's are "
-           "seeded anew\"",
+           "rank={} why=\"the checkpoint was written by a run on the CPU\" effect=\"the GPU's "
+           "random numbers get a new seed\"",
            rank_);
 }
 
@@ -126,7 +126,8 @@ void Checkpoints::ask() {
   }
   const bool by_signal = take_save_signal();
   if (by_signal && !writes()) {
-    if (reports()) log_warn("save_asked", "why=\"SIGUSR1\" effect=\"none without --checkpoints\"");
+    if (reports())
+      log_warn("save_asked", "why=\"SIGUSR1\" effect=\"nothing is saved without --checkpoints\"");
     return;
   }
   // One signal reaches ranks at different times: another one has asked for it already.
@@ -166,10 +167,10 @@ void Checkpoints::after_step(int64_t steps) {
   await_saving();
   stops_ = failure_.ok();  // what could not be saved is not to be lost, too
   if (!stops_ && reports()) {
-    log_warn(
-        "not_stopped",
-        "step={} why=\"its save failed\" effect=\"training goes on: make room, and ask again\"",
-        steps);
+    log_warn("not_stopped",
+             "step={} why=\"its save failed\" effect=\"training continues; make room and send the "
+             "signal again\"",
+             steps);
   }
 }
 
@@ -224,7 +225,7 @@ void Checkpoints::note_failure(const std::string& path, const Error& failure) {
   if (ends_the_run(failure.code())) throw failure;
   failure_ = Status(failure.code(), failure.what());
   if (!reports()) return;
-  log_warn("save_failed", "path=\"{}\" text=\"{}\" effect=\"training goes on without it\"", path,
+  log_warn("save_failed", "path=\"{}\" text=\"{}\" effect=\"training continues without it\"", path,
            failure.what());
 }
 

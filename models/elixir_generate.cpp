@@ -96,11 +96,10 @@ Result<std::vector<int64_t>> prompt_of(const Arguments& arguments,
   if (arguments.prompt.empty())
     return error(Code::kInvalidArgument, "--prompt: nothing to continue");
   if (config.vocabulary == kBytesVocabulary) return tokens_of_text(arguments.prompt);
-  return error(
-      Code::kInvalidArgument,
-      "--prompt: the tokens of {} are no bytes ({} of them), and its tokenizer is not known "
-      "here: give their numbers, as --tokens 1,2,3",
-      config.name, config.vocabulary);
+  return error(Code::kInvalidArgument,
+               "--prompt: the tokens of {} are not bytes ({} of them), and its tokenizer is not "
+               "known here: give the tokens as numbers: --tokens 1,2,3",
+               config.name, config.vocabulary);
 }
 
 // The last token that is added comes from a pass over all before it.

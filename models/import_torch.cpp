@@ -182,7 +182,7 @@ Status Importer::match() {
   std::vector<std::string> known;
   for (const StoredTensor& tensor : folder_.model) known.push_back(tensor.name);
   const std::string nearest = nearest_name(left.begin()->first, known);
-  return error(Code::kBadInput, "{} has states of '{}', and {} no such tensor{}",
+  return error(Code::kBadInput, "{} has states of '{}', a tensor that {} does not have{}",
                request_.torch_file, left.begin()->first, folder_.path,
                nearest.empty() ? "" : "; the nearest name is '" + nearest + "'");
 }

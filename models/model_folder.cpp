@@ -32,7 +32,7 @@ Result<std::string> model_folder(const std::string& folder) {
                  slash == folder.npos ? "." : folder.substr(0, slash));
   }
   if (why == EACCES || ::stat(folder.c_str(), &about) != 0) {
-    return errno == ENOENT ? error(Code::kBadInput, "{}: there is no such folder{}", folder,
+    return errno == ENOENT ? error(Code::kBadInput, "{}: this folder does not exist{}", folder,
                                    checkpoints::missing_folder_remedy(folder))
                            : errno_status(Code::kBadInput, folder);
   }
@@ -48,11 +48,10 @@ Result<std::string> model_folder(const std::string& folder) {
                  "{}: it is a folder of the hub's cache, and the model is in its snapshot: give {}",
                  folder, snapshot);
   }
-  return error(
-      Code::kBadInput,
-      "{}: neither config.json nor a checkpoint is there; give a checkpoint of elixir-train "
-      "or a Hugging Face folder",
-      folder);
+  return error(Code::kBadInput,
+               "{}: it has neither a config.json nor a checkpoint; give a checkpoint of "
+               "elixir-train or a Hugging Face folder",
+               folder);
 }
 
 void use_model_folder(const std::string& folder,

@@ -9,8 +9,8 @@ Result<NamePattern> NamePattern::compile(const std::string& flag, const std::str
   if (const int failure = ::regcomp(pattern.get(), expression.c_str(), REG_EXTENDED | REG_NOSUB)) {
     char why[256] = {};
     ::regerror(failure, pattern.get(), why, sizeof why);
-    return error(Code::kInvalidArgument, "{} '{}' is no regular expression: {}", flag, expression,
-                 why);
+    return error(Code::kInvalidArgument, "{} '{}' is not a regular expression: {}", flag,
+                 expression, why);
   }
   return NamePattern(Compiled(pattern.release(), [](regex_t* compiled) {
     ::regfree(compiled);

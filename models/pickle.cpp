@@ -48,14 +48,14 @@ Status Machine::push(Value value) {
 
 Status Machine::pop(uint32_t* number) {
   if (stack_.size() <= (marks_.empty() ? 0 : marks_.back()))
-    return broken("takes what is not there");
+    return broken("takes a value from an empty stack");
   *number = stack_.back();
   stack_.pop_back();
   return Status();
 }
 
 Status Machine::pop_to_mark(std::vector<uint32_t>* numbers) {
-  if (marks_.empty()) return broken("lacks a mark");
+  if (marks_.empty()) return broken("has no mark");
   numbers->assign(stack_.begin() + static_cast<ptrdiff_t>(marks_.back()), stack_.end());
   stack_.resize(marks_.back());
   marks_.pop_back();
@@ -63,14 +63,14 @@ Status Machine::pop_to_mark(std::vector<uint32_t>* numbers) {
 }
 
 Status Machine::put(uint64_t place) {
-  if (stack_.empty()) return broken("takes what is not there");
+  if (stack_.empty()) return broken("takes a value from an empty stack");
   memo_[place] = stack_.back();
   return Status();
 }
 
 Status Machine::get(uint64_t place) {
   const auto found = memo_.find(place);
-  if (found == memo_.end()) return broken("takes what is not there");
+  if (found == memo_.end()) return broken("takes a value from an empty stack");
   stack_.push_back(found->second);
   return Status();
 }
@@ -78,10 +78,10 @@ Status Machine::get(uint64_t place) {
 // Items go into the container below them.
 Status Machine::extend(std::vector<uint32_t> numbers, Kind kind) {
   if (stack_.size() <= (marks_.empty() ? 0 : marks_.back()))
-    return broken("takes what is not there");
+    return broken("takes a value from an empty stack");
   Value& container = out_.values_[stack_.back()];
   if (container.kind == Kind::kOpaque) return Status();  // nobody looks into it
-  if (container.kind != kind) return broken("fills what is no container");
+  if (container.kind != kind) return broken("fills a value that is not a container");
   if (kind == Kind::kDict && numbers.size() % 2 != 0) return broken("has a key without a value");
   container.items.insert(container.items.end(), numbers.begin(), numbers.end());
   return Status();

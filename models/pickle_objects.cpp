@@ -57,7 +57,7 @@ Status Machine::storage() {
       item(1).kind != Kind::kClass || !item(1).text.starts_with(kTorch) ||
       !item(1).text.ends_with(kStorage) || item(1).text.size() < kTorch.size() + kStorage.size() ||
       item(2).kind != Kind::kString || item(4).kind != Kind::kInt || item(4).integer < 0) {
-    return broken("has a storage that is none of torch's");
+    return broken("has a storage that is not one of torch's");
   }
   std::string_view type = item(1).text.substr(kTorch.size());
   type.remove_suffix(kStorage.size());
@@ -77,7 +77,7 @@ Status Machine::rebuild_tensor(const Value& arguments) {
   tensor.offset = static_cast<uint64_t>(out_.values_[items[1]].integer);
   if (!counts(items[2], &tensor.sizes) || !counts(items[3], &tensor.strides) ||
       tensor.sizes.size() != tensor.strides.size()) {
-    return broken("has a tensor whose shape is none");
+    return broken("has a tensor without a valid shape");
   }
   uint64_t last = tensor.offset;
   for (size_t i = 0; i < tensor.sizes.size(); ++i) {

@@ -35,7 +35,7 @@ bool is_file(const std::string& path) {
 
 Status cannot_use(const std::string& folder, int number) {
   return error(Code::kInvalidArgument,
-               "--checkpoints {}: {}; give a folder that you may write to, in one that exists",
+               "--checkpoints {}: {}; give a folder that you may write to, in a folder that exists",
                folder, std::strerror(number));
 }
 
@@ -57,7 +57,7 @@ Status check_free(const std::vector<ListedCheckpoint>& all, const CheckpointOpti
       std::find_if(all.rbegin(), all.rend(), [](const auto& listed) { return listed.valid; });
   if (newest == all.rend() || newest->step <= first_step) {
     return error(Code::kInvalidArgument,
-                 "--checkpoints {}: {} is in the way, and it is no whole checkpoint ({}): move it "
+                 "--checkpoints {}: {} exists, and it is not a complete checkpoint ({}): move it "
                  "away, or give another folder, so that nothing is overwritten",
                  options.folder, all.back().path, all.back().why);
   }
@@ -69,8 +69,8 @@ Status check_free(const std::vector<ListedCheckpoint>& all, const CheckpointOpti
         options.folder, newest->step);
   }
   return error(Code::kInvalidArgument,
-               "--checkpoints {}: there is one of step {}, and --resume {} begins behind step {}: "
-               "give another folder, so that nothing is overwritten, or --resume latest",
+               "--checkpoints {}: it has a checkpoint of step {}, and --resume {} continues after "
+               "step {}: give another folder, so that nothing is overwritten, or --resume latest",
                options.folder, newest->step, options.resume, first_step);
 }
 
@@ -120,10 +120,10 @@ Result<RunStart> start_at_latest(const CheckpointOptions& options,
   }
   const Result<Latest> latest = newest_whole(options.folder, std::move(all), damaged);
   if (!latest.ok()) {
-    return error(latest.status().code(),
-                 "--resume latest: {}; bring back a copy of one, or begin anew with another "
-                 "--checkpoints",
-                 latest.status().message());
+    return error(
+        latest.status().code(),
+        "--resume latest: {}; restore a copy of one, or start again with another --checkpoints",
+        latest.status().message());
   }
   for (const ListedCheckpoint& passed : latest->passed_over) {
     start.said.push_back(fmt::format("{} is passed over: {}", passed.path, passed.why));
@@ -133,7 +133,7 @@ Result<RunStart> start_at_latest(const CheckpointOptions& options,
   start.resumes = true;
   start.step = latest->checkpoint.step;
   start.said.push_back(
-      fmt::format("going on from {}, {}", start.folder, format_bytes(latest->checkpoint.bytes)));
+      fmt::format("continuing from {}, {}", start.folder, format_bytes(latest->checkpoint.bytes)));
   return start;
 }
 
@@ -143,8 +143,8 @@ Status no_checkpoint(const std::string& named, const std::string& why) {
   const std::string words[] = {"latest", "none"};
   const std::string nearest = nearest_name(named, words);
   if (::stat(named.c_str(), &about) != 0 && errno == ENOENT && !nearest.empty()) {
-    return error(Code::kBadInput, "--resume {}: there is no such folder; did you mean '{}'?", named,
-                 nearest);
+    return error(Code::kBadInput, "--resume {}: this folder does not exist; did you mean '{}'?",
+                 named, nearest);
   }
   const Result<Latest> latest = checkpoints::latest_checkpoint(named);
   if (latest.ok()) {
@@ -154,8 +154,8 @@ Status no_checkpoint(const std::string& named, const std::string& why) {
                  named, latest->checkpoint.path, named);
   }
   return error(Code::kBadInput,
-               "--resume {}: it is no checkpoint ({}); weights alone, as of a "
-               "Hugging Face folder, are taken with --init",
+               "--resume {}: it is not a checkpoint ({}); to begin with weights alone, as of a "
+               "Hugging Face folder, use --init",
                named, why);
 }
 
@@ -254,7 +254,7 @@ Result<RunStart> find_start(const CheckpointOptions& options, double lock_wait_s
     start = {.folder = options.resume,
              .resumes = true,
              .step = *step,
-             .said = {fmt::format("going on from {}, of step {}, as --resume says", options.resume,
+             .said = {fmt::format("continuing from {}, step {}, as --resume says", options.resume,
                                   *step)}};
   }
   if (options.folder.empty()) return start;
@@ -266,7 +266,7 @@ Result<RunStart> find_start(const CheckpointOptions& options, double lock_wait_s
   if (checkpoints::has_manifest(folder->get())) {
     return error(Code::kInvalidArgument,
                  "--checkpoints {}: it is a checkpoint itself; give the folder it lies in, or "
-                 "--resume {} to go on from it",
+                 "--resume {} to continue from it",
                  options.folder, options.folder);
   }
   const auto all = checkpoints::list_checkpoints(options.folder);

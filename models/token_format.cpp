@@ -167,7 +167,7 @@ Result<TokenFormat> bare_tokens(TokenType type, uint64_t file_bytes) {
   const uint64_t width = bytes_of(type);
   if (file_bytes % width == 0) return TokenFormat{.type = type, .tokens = file_bytes / width};
   return error(Code::kBadInput,
-               "{} bytes are no multiple of the {} of a token; the file may be truncated, or have "
+               "{} bytes are not a multiple of a token's {}; the file may be truncated, or have "
                "another --tokens-dtype",
                file_bytes, width);
 }

@@ -74,7 +74,7 @@ TorchFile::~TorchFile() = default;
 Result<TorchFile> TorchFile::open(const std::string& path) {
   struct stat info {};
   if (::stat(path.c_str(), &info) != 0) return errno_status(Code::kBadInput, path);
-  if (!S_ISREG(info.st_mode)) return error(Code::kBadInput, "{} is no file", path);
+  if (!S_ISREG(info.st_mode)) return error(Code::kBadInput, "{} is not a file", path);
   TorchFile file;
   file.path_ = path;
   file.archive_ = std::make_unique<Archive>();

@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/printable.h"
+#include "base/progress.h"
 #include "base/throw_error.h"
 #include "client/elixir.h"
 #include "client/ranks/read_launch_environment.h"
@@ -272,6 +273,7 @@ int run(const char* program, TrainOptions options) {
   const LaunchEnvironment environment = value_or_throw(read_launch_environment());
   options.run.environment = environment;
   options.run.device = device_of(options.device_choice);
+  options.run.log_plan = options.verbose || !stderr_is_terminal();
   require_rank(options.inject_overflow, environment);
   init_log(fmt::format("{}[{}]", program, environment.rank));
   use_threads(options.threads, environment.local_world_size);

@@ -238,7 +238,8 @@ void add_output_options(CLI::App& app, TrainOptions& options) {
   app.add_option("--log-every", options.log_every, "Steps between progress lines (0 = none)")
       ->type_name("N");
   app.add_flag("--verbose", options.verbose,
-               "Progress lines with the update rate, the rCache, device memory and the bottleneck");
+               "The plan, and progress lines with the update rate, the rCache, device memory and the "
+               "bottleneck");
   app.add_flag("--deterministic", options.deterministic,
                "Only operators that give the same bits in every run; slower on a GPU, so not for "
                "figures");

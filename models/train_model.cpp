@@ -62,7 +62,7 @@ Status check_init_folder(const std::string& folder) {
   }
   const std::string remedy = missing_folder_remedy(folder);
   return error(
-      Code::kBadInput, "--init {}: there is no such folder{}", folder,
+      Code::kBadInput, "--init {}: this folder does not exist{}", folder,
       remedy.empty() ? "; give the folder of a Hugging Face model or of a checkpoint" : remedy);
 }
 
@@ -75,9 +75,8 @@ Status no_config(const std::string& folder) {
                  folder, snapshot);
   }
   return error(Code::kBadInput,
-               "--init {}: no config.json is there, which would say what model it is; give the "
-               "folder of a Hugging Face model or of a checkpoint, or say it with --model or "
-               "--config",
+               "--init {}: it has no config.json that names the model; give the folder of a "
+               "Hugging Face model or of a checkpoint, or name the model with --model or --config",
                folder);
 }
 

@@ -50,10 +50,10 @@ void write_reports(const TrainOptions& options, const planner::PlannedStep& plan
 void require_no_reports(const TrainOptions& options) {
   if (options.memory_picture.empty() && options.predicted_trace.empty()) return;
   throw Error(error(Code::kInvalidArgument,
-                    "--memory-picture and --predicted-trace show the planner's choice, and there "
-                    "is none here: leave out --plan, --strategy, --chunk-numel, --rcache-blocks "
-                    "and --gpu-state-share (--long-blocks, --spare-slots, --swing-stride and "
-                    "--exchange go with it), and on the CPU give --gpu-memory"));
+                    "--memory-picture and --predicted-trace show the planner's choice, and the "
+                    "planner has not chosen here: leave out --plan, --strategy, --chunk-numel, "
+                    "--rcache-blocks and --gpu-state-share (--long-blocks, --spare-slots, "
+                    "--swing-stride and --exchange go with it), and on the CPU give --gpu-memory"));
 }
 
 planner::Plan read_plan(const std::string& path) {

@@ -24,13 +24,12 @@ std::string parent_of(std::string path) {
 std::string why_not_in(const std::string& parent) {
   struct stat about {};
   if (::stat(parent.c_str(), &about) != 0) {
-    if (errno == ENOENT) return fmt::format("there is no folder {}; make it first", parent);
+    if (errno == ENOENT) return fmt::format("the folder {} does not exist; make it first", parent);
     return fmt::format("{} cannot be looked at: {}", parent, std::strerror(errno));
   }
   if (!S_ISDIR(about.st_mode)) return fmt::format("{} is not a folder; give another path", parent);
   if (::faccessat(AT_FDCWD, parent.c_str(), W_OK | X_OK, AT_EACCESS) == 0) return "";
-  return fmt::format("you may not write to {} ({}); give another path", parent,
-                     std::strerror(errno));
+  return fmt::format("{} is not writable ({}); give another path", parent, std::strerror(errno));
 }
 
 // `folder`: it is to be a folder, else a file. It may be made.
@@ -43,7 +42,7 @@ Status check_place(const char* flag, const std::string& path, bool folder) {
   } else if (S_ISDIR(about.st_mode) != folder) {
     why = folder ? "it is a file; give a folder" : "it is a folder; give a file";
   } else if (::faccessat(AT_FDCWD, path.c_str(), folder ? W_OK | X_OK : W_OK, AT_EACCESS) != 0) {
-    why = fmt::format("you may not write there ({}); give another path", std::strerror(errno));
+    why = fmt::format("it is not writable ({}); give another path", std::strerror(errno));
   }
   return why.empty() ? Status() : error(Code::kInvalidArgument, "{} {}: {}", flag, path, why);
 }

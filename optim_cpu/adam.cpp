@@ -76,7 +76,7 @@ Isa best_isa() {
 
 void adam_update(Isa isa, const UpdateSpan& span, const AdamStep& step, RedoRecord* redo,
                  uint64_t first_index) {
-  ELIXIR_CHECK(isa_supported(isa), "this processor lacks {}", isa_name(isa));
+  ELIXIR_CHECK(isa_supported(isa), "this processor does not have {}", isa_name(isa));
   ELIXIR_CHECK(span.grad_sum != nullptr || (span.n_grads >= 1 && span.n_grads <= kMaxGrads),
                "{} gradients, 1 to {} are possible", span.n_grads, kMaxGrads);
   ELIXIR_CHECK(redo == nullptr || span.results == nullptr, "a redo record of another place");

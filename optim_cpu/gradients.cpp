@@ -29,7 +29,7 @@ size_t take_leaves(Isa isa, const GradientSpan& span, size_t at, size_t numel, d
 }  // namespace
 
 void take_gradients(Isa isa, const GradientSpan& span, NormSum* squares) {
-  ELIXIR_CHECK(isa_supported(isa), "this processor lacks {}", isa_name(isa));
+  ELIXIR_CHECK(isa_supported(isa), "this processor does not have {}", isa_name(isa));
   ELIXIR_CHECK(span.n_grads >= 1 && span.n_grads <= kMaxGrads, "{} gradients, 1 to {} are possible",
                span.n_grads, kMaxGrads);
   const IeeeModes modes;

@@ -31,7 +31,7 @@ class JsonFields {
   // `where` stands before the field's name in messages. `status` must outlive this object.
   JsonFields(const Json& object, std::string where, Status* status)
       : object_(object), where_(std::move(where)), status_(status) {
-    if (!object.is_object()) fail(where_.empty() ? "no JSON object" : where_ + " is no object");
+    if (!object.is_object()) fail(where_.empty() ? "no JSON object" : where_ + " is not an object");
   }
 
   // null counts as missing.

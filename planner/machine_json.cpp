@@ -177,7 +177,7 @@ Result<Machine> machine_from_json(std::string_view text, const MachineOverrides&
   const Json object = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!object.is_object()) {
     return error(Code::kBadInput,
-                 "the machine file's {} bytes are no JSON object; elixirctl probe --output FILE "
+                 "the machine file's {} bytes are not a JSON object; elixirctl probe --output FILE "
                  "writes one",
                  text.size());
   }

@@ -6,6 +6,7 @@
   scripts/language.py --check             exit 1 if a file is over a limit
   scripts/language.py --headers ...       comments of C++ headers instead of Markdown pages
   scripts/language.py --help-texts ...    what the programs' --help prints
+  scripts/language.py --messages ...      errors and log lines of the C++ sources, for old words alone
 
 The rules are those of CONTRIBUTING.md, "How to write". A file of fewer than 20 sentences may have
 one leaning and one long sentence.
@@ -52,6 +53,12 @@ OLD_WORDS = {
 }
 OLD = {re.compile(rf"\b({pattern})\b", re.IGNORECASE): use for pattern, use in OLD_WORDS.items()}
 
+# More of them for messages.
+OLD_IN_MESSAGES = OLD | {
+    re.compile(r"\b(?<!there )((is|are) no)\b(?! (longer|more|room)\b)", re.IGNORECASE): "is not a",
+    re.compile(r"\b(whom|of whose|anew)\b", re.IGNORECASE): "who, whose, again",
+}
+
 # A point after these ends no sentence.
 ABBREVIATIONS = re.compile(r"\b(e\.g|i\.e|etc|vs|cf|Fig|Eq|No|approx|al|St)\.$", re.IGNORECASE)
 
@@ -63,6 +70,7 @@ class Measure:
     sentences: list[str] = field(default_factory=list)
     cells: list[str] = field(default_factory=list)
     open_lines: list[str] = field(default_factory=list)  # of a paragraph that has not ended
+    old_words: dict[re.Pattern[str], str] = field(default_factory=lambda: OLD)
 
     def end_paragraph(self) -> None:
         self.sentences += sentences(" ".join(self.open_lines))
@@ -82,6 +90,8 @@ class Measure:
 
     @property
     def wide_cells(self) -> list[str]:
+        if self.old_words is not OLD:  # messages
+            return []
         return [c for c in self.cells if words(c) > CELL_WORDS_MAX]
 
     @property
@@ -90,7 +100,7 @@ class Measure:
         return [
             (found.group(0), use, text)
             for text in self.sentences + self.cells
-            for pattern, use in OLD.items()
+            for pattern, use in self.old_words.items()
             for found in pattern.finditer(text)
         ]
 
@@ -212,6 +222,29 @@ def measure_help(text: str) -> Measure:
     return measure
 
 
+LITERAL = r'"(?:[^"\\\n]|\\.)*"'
+LITERALS = re.compile(rf"{LITERAL}(?:\s*\n\s*{LITERAL})*")  # the compiler joins them
+
+
+def measure_messages(text: str) -> Measure:
+    """Texts in quotation marks of at least three words."""
+    measure = Measure(old_words=OLD_IN_MESSAGES)
+    code = re.sub(r"^\s*//.*$", "", text, flags=re.MULTILINE)
+    for found in LITERALS.findall(code):
+        message = "".join(part[1:-1] for part in re.findall(LITERAL, found))
+        if words(message) > 2:
+            measure.cells.append(message)
+    return measure
+
+
+def message_sources() -> list[pathlib.Path]:
+    """C++ files of the product."""
+    return [
+        path for pattern in ("*.h", "*.cpp", "*.cu") for path in tracked(pattern)
+        if not name_of(path).startswith(("tests/", "bench/", "examples/"))
+    ]
+
+
 def help_texts() -> list[tuple[str, str]]:
     """(program, what its --help prints), from docs/flags.md, which a test holds against the programs."""
     text = (ROOT / "docs" / "flags.md").read_text(encoding="utf-8")
@@ -255,12 +288,16 @@ def main() -> int:
     parser.add_argument("files", nargs="*", type=pathlib.Path, help="files to measure (default: all)")
     parser.add_argument("--headers", action="store_true", help="comments of C++ headers, not pages")
     parser.add_argument("--help-texts", action="store_true", help="what the programs' --help prints, not pages")
+    parser.add_argument("--messages", action="store_true", help="errors and log lines of C++ sources, not pages")
     parser.add_argument("--check", action="store_true", help="exit 1 if a file is over a limit")
     options = parser.parse_args()
 
     paths = [p.resolve() for p in options.files] or tracked("*.h" if options.headers else "*.md")
     if options.help_texts:
         named = [(f"{program} --help", measure_help(text)) for program, text in help_texts()]
+    elif options.messages:
+        sources = [p.resolve() for p in options.files] or message_sources()
+        named = [(name_of(path), measure_messages(path.read_text(encoding="utf-8"))) for path in sources]
     else:
         named = [(name_of(path), measure_file(path)) for path in paths]
     total, failed = Measure(), 0

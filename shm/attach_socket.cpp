@@ -96,9 +96,8 @@ Result<UniqueFd> connect_attach(const std::string& path, int timeout_ms) {
     if (seconds_since(start_ns) * 1000 > timeout_ms) {
       return error(
           Code::kTimedOut,
-          "elixird does not answer at {}: for {} ms others have waited there that it does "
-          "not accept; if it does not go on, end it (its pid stands in elixird.lock beside "
-          "that socket) and start again",
+          "elixird does not answer at {}: it has not accepted waiting connections for {} ms; if "
+          "this continues, end it (elixird.lock beside that socket has its pid) and start again",
           path, timeout_ms);
     }
     ::usleep(kFullBacklogMicroseconds);
@@ -159,8 +158,8 @@ Status send_packet(int socket, std::span<const std::byte> bytes, std::span<const
       ELIXIR_RETURN_IF_ERROR(wait_for(socket, POLLOUT, timeout_ms));
     } else if (errno == ETOOMANYREFS) {
       return error(Code::kResourceExhausted,
-                   "this user has as many descriptors under way between processes as one process "
-                   "may have open (ulimit -n)");
+                   "this user has too many descriptors in transit between processes; the limit is "
+                   "that of open files of one process (ulimit -n)");
     } else if (errno == EPIPE || errno == ECONNRESET || errno == ENOTCONN) {
       return errno_status(Code::kUnavailable, "the other side of the attach socket is gone");
     } else if (errno != EINTR) {

@@ -61,8 +61,8 @@ Result<UniqueFd> take_start_lock(const RuntimeFolder& folder, const DaemonStart&
     if (is_interrupted(start)) return interrupted();
     if (seconds_since(start_ns) * 1000 > kStartsOfOthers * start.timeout_ms) {
       return error(Code::kTimedOut,
-                   "another program has held {} for {} ms, as who starts elixird does, and none "
-                   "listens: go on with that program or end it (fuser shows it), and start again",
+                   "another program has held {} for {} ms, as if it were starting elixird, but no "
+                   "elixird listens: resume or end that program (fuser shows it), and start again",
                    folder.start_lock_file(), kStartsOfOthers * start.timeout_ms);
     }
     ::usleep(kPollMicroseconds);

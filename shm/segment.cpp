@@ -146,7 +146,9 @@ Result<Segment> Segment::create_with(unsigned page_flags, const std::string& nam
   while (::ftruncate(memfd.get(), static_cast<off_t>(bytes)) != 0) {
     if (errno == EINTR) continue;
     const char* const remedy =
-        errno == EFBIG ? " (elixird may have no larger files, memory included: ulimit -f)" : "";
+        errno == EFBIG
+            ? " (elixird's limit for files, which includes memory, is smaller: ulimit -f)"
+            : "";
     return errno_status(Code::kResourceExhausted,
                         "cannot share " + format_bytes(bytes) + " of memory" + remedy);
   }

@@ -184,11 +184,10 @@ Status Rendezvous::State::choose_other_address() {
     address = *own;
     return Status();
   }
-  return error(
-      Code::kInvalidArgument,
-      "MASTER_ADDR={} means loopback on every node, so that none knows its address towards "
-      "the others: give rank 0's address in their network, or set GLOO_SOCKET_IFNAME",
-      environment.master_address);
+  return error(Code::kInvalidArgument,
+               "MASTER_ADDR={} means loopback on every node, so no node knows its address in their "
+               "network: give rank 0's address in their network, or set GLOO_SOCKET_IFNAME",
+               environment.master_address);
 }
 
 // This takes one query per rank, so with many ranks only rank 0 asks.

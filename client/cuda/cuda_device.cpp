@@ -119,14 +119,14 @@ std::byte* CudaDevice::allocate_from_torch(size_t bytes, const char* what, const
   (void)driver_->take_error();
   size_t free_bytes = 0, total_bytes = 0;
   check(driver_->memory_info(&free_bytes, &total_bytes), "ask for the device's memory");
-  throw Error(error(Code::kResourceExhausted,
-                    "{} needs {} on the device, of whose {} are free {}{}, Elixir holding {}: {} "
-                    "(torch: {})",
-                    what, format_bytes(bytes), format_bytes(total_bytes), format_bytes(free_bytes),
-                    memory_limit_bytes_ == 0
-                        ? ""
-                        : fmt::format(" under a limit of {}", format_bytes(memory_limit_bytes_)),
-                    format_bytes(allocated_bytes_), remedy, reason));
+  throw Error(
+      error(Code::kResourceExhausted,
+            "{} needs {} on the device; of its {}, {} are free{}; Elixir holds {}: {} (torch: {})",
+            what, format_bytes(bytes), format_bytes(total_bytes), format_bytes(free_bytes),
+            memory_limit_bytes_ == 0
+                ? ""
+                : fmt::format(" under a limit of {}", format_bytes(memory_limit_bytes_)),
+            format_bytes(allocated_bytes_), remedy, reason));
 }
 
 std::byte* CudaDevice::allocate(size_t bytes, const char* what, const char* remedy) {
@@ -148,9 +148,8 @@ std::byte* CudaDevice::allocate_host(size_t bytes, const char* what) {
   if (result == CudaResult::kMemoryAllocation) {
     (void)driver_->take_error();
     throw Error(error(Code::kResourceExhausted,
-                      "{} of page-locked host memory for {} are refused: allow them with ulimit -l "
-                      "unlimited, in a container with --ulimit memlock=-1, and more memory for its "
-                      "cgroup",
+                      "cannot page-lock {} of host memory for {}: run with ulimit -l unlimited, in "
+                      "a container with --ulimit memlock=-1, and give its cgroup more memory",
                       format_bytes(bytes), what));
   }
   check(result, "allocate page-locked host memory");

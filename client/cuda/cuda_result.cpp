@@ -53,8 +53,7 @@ std::string_view cuda_remedy(CudaResult result) {
       return "GPUs behind NVSwitch wait for their fabric: systemctl start nvidia-fabricmanager";
     case CudaResult::kSystemDriverMismatch:
       return "NVIDIA's kernel module and its library are of different versions, as after an "
-             "upgrade: "
-             "reboot, or load the module anew";
+             "upgrade: reboot, or reload the module";
     case CudaResult::kEccUncorrectable:
       return "the GPU's memory has a fault: nvidia-smi -q -d ECC; the GPU must be reset";
     default:

@@ -164,10 +164,9 @@ class LoadedCuda final : public CudaLibrary {
   // See load_cuda_library().
   static Status check_torch() {
     if (at::detail::getCUDAHooks().hasCUDA()) return Status();
-    return error(
-        Code::kUnavailable,
-        "torch was asked for CUDA before libelixir_cuda.so was loaded and settled for none; "
-        "call elixir::prepare_torch(at::kCUDA) at the start of main()");
+    return error(Code::kUnavailable,
+                 "torch looked for CUDA before libelixir_cuda.so was loaded, and found none; call "
+                 "elixir::prepare_torch(at::kCUDA) at the start of main()");
   }
 
   static Status nccl_failure(const char* what, const std::exception& failure) {

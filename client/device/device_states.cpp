@@ -150,8 +150,8 @@ void DeviceStates::allocate_sums() {
   const uint64_t numel = shape_.n_gpu_chunks * shape_.shard_numel();
   sums_ = reinterpret_cast<float*>(device_.allocate(
       numel * sizeof(float), "the FP32 sums of gradients of chunks placed on the GPU",
-      "say beforehand how many backward passes a step has (accumulate), so that the plan knows it, "
-      "or place fewer chunks on the GPU (--gpu-state-share)"));
+      "set the number of backward passes a step (accumulate), so that the plan knows it, or place "
+      "fewer chunks on the GPU (--gpu-state-share)"));
 }
 
 float* DeviceStates::grad_sum(uint32_t chunk) const {

@@ -190,7 +190,7 @@ bool SwingRunner::send_down() {
 
 // In the order of sending: the busier direction has a piece behind the one that is waited for.
 void SwingRunner::await_oldest(uint32_t step) {
-  ELIXIR_CHECK(n_up_ + n_down_ > 0, "of swing chunks {} to {} nothing is under way", ended_,
+  ELIXIR_CHECK(n_up_ + n_down_ > 0, "nothing is in progress for swing chunks {} to {}", ended_,
                shape_.n_chunks);
   const Piece& piece = pieces_[oldest_];
   device_.synchronize(piece.done);

@@ -94,6 +94,8 @@ struct Options {
   // Examples are norms in FP32, or a part that another optimizer trains. Elixir neither updates
   // them nor adds up their gradients over ranks. It must return the same on all ranks.
   std::function<bool(const std::string& name, const at::Tensor& parameter)> leave_out = {};
+  // Writes the plan to the log once, as one line, on the first rank of each node.
+  bool log_plan = true;
   // Copies rank 0's buffers to all ranks after every step. (DistributedDataParallel does that
   // before every forward pass, with the option of this name.) Must be the same on all ranks. If it
   // is off, buffers are equal at the start, and each rank has its own from then on.

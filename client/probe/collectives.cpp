@@ -78,7 +78,7 @@ Status await(std::vector<pid_t> children) {
 Result<double> measure_collectives(uint32_t ranks, bool on_gpus) {
   const std::string program = program_folder() + "/" + kRankProgram;
   if (::access(program.c_str(), X_OK) != 0) {
-    return error(Code::kUnavailable, "{} is not there", program);
+    return error(Code::kUnavailable, "{} does not exist", program);
   }
   const Result<uint16_t> port = free_port();
   if (!port.ok()) return port.status();

@@ -246,8 +246,8 @@ Status read_master(const Starter* starter, LaunchEnvironment* environment) {
   ELIXIR_RETURN_IF_ERROR(read_number("MASTER_PORT", 0, &port));
   if (port > UINT16_MAX) {
     return error(Code::kInvalidArgument,
-                 "the environment variable MASTER_PORT='{}' is no TCP port: they end at {}", port,
-                 UINT16_MAX);
+                 "the environment variable MASTER_PORT='{}' is not a TCP port: the largest is {}",
+                 port, UINT16_MAX);
   }
   environment->master_port = static_cast<uint16_t>(port);
   environment->starter_hosts_store =

@@ -20,7 +20,7 @@ Result<NotePipe> make_note_pipe() {
 
 std::string note_variable(int write_end) {
   struct stat about {};
-  ELIXIR_CHECK(::fstat(write_end, &about) == 0, "{} is no descriptor", write_end);
+  ELIXIR_CHECK(::fstat(write_end, &about) == 0, "{} is not a descriptor", write_end);
   return fmt::format("{}={}:{}:{}", kLauncherNote, ::getpid(), write_end, about.st_ino);
 }
 

@@ -38,7 +38,7 @@ Result<Member> decode_member(std::string_view text) {
   if (text.size() > kMaxMemberBytes || fields.size() != 4 || !parse(fields[0], &member.rank) ||
       !parse(fields[1], &member.pid)) {
     return error(Code::kProtocol,
-                 "a rank's entry at the rendezvous is no rank, pid, host and GPU ({} bytes, {} "
+                 "a rank's entry at the rendezvous is not a rank, pid, host and GPU ({} bytes, {} "
                  "fields): do all ranks run the same Elixir?",
                  text.size(), fields.size());
   }

@@ -12,10 +12,10 @@ Result<double> seconds_setting(double option, const char* variable, double fallb
   char* end = nullptr;
   const double seconds = std::strtod(text, &end);
   if (*end != '\0' || !std::isfinite(seconds) || seconds <= 0) {
-    return error(Code::kInvalidArgument,
-                 "the environment variable {}='{}' is no positive number of seconds ({:.0f} "
-                 "without it)",
-                 variable, text, fallback);
+    return error(
+        Code::kInvalidArgument,
+        "the environment variable {}='{}' is not a positive number of seconds (default: {:.0f})",
+        variable, text, fallback);
   }
   return seconds;
 }

@@ -121,8 +121,8 @@ Result<std::string> interface_address(const std::string& name) {
     }
   }
   return error(Code::kInvalidArgument,
-               "there is no network interface '{}' with an address on this machine; there are: {}",
-               name, known);
+               "this machine has no network interface '{}' with an address; it has: {}", name,
+               known);
 }
 
 bool is_loopback(const std::string& numeric_address) {

@@ -7,7 +7,7 @@
 namespace elixir {
 
 shm::SwingRecord& Session::swing_record(uint32_t chunk) const {
-  ELIXIR_CHECK(shape_.swings(chunk), "chunk {} is no swing chunk", chunk);
+  ELIXIR_CHECK(shape_.swings(chunk), "chunk {} is not a swing chunk", chunk);
   auto* records =
       reinterpret_cast<shm::SwingRecord*>(control_->data() + shape_.swing_records_offset());
   return records[chunk - shape_.first_swing()];

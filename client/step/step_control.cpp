@@ -40,7 +40,8 @@ LossScale checked_scale(const Options& options) {
             "dynamic_loss_scale: init_scale = {}, growth_factor = {}, backoff_factor = {}, "
             "growth_interval = {}: they must be above 0, at least 1, in (0, 1] and at least 1",
             d.init_scale, d.growth_factor, d.backoff_factor, d.growth_interval);
-    require(options.loss_scale == 1, "loss_scale = {} beside dynamic_loss_scale: give one of them",
+    require(options.loss_scale == 1,
+            "loss_scale = {} and dynamic_loss_scale exclude each other: set one of them",
             options.loss_scale);
     return LossScale(d);
   }
@@ -160,8 +161,8 @@ void StepControl::note_skipped(bool skipped, uint32_t step) {
   skipped_in_row_ = skipped ? skipped_in_row_ + 1 : 0;
   if (skipped_in_row_ == 1 || skipped_in_row_ == 10) {
     log_warn("step_skipped",
-             "step={} in_a_row={} cause=\"a gradient is not finite\" effect=\"weights stay as they "
-             "are\" loss_scale={}",
+             "step={} in_a_row={} cause=\"a gradient is not finite\" effect=\"the step is "
+             "skipped\" loss_scale={}",
              step, skipped_in_row_, loss_scale_.value());
   }
   if (skipped_in_row_ < kMaxSkippedInRow) return;
@@ -222,8 +223,8 @@ double StepControl::ask_loss_scale(Session& session) {
 
 void StepControl::check_scale_asked() const {
   require(scale_asked_ || loss_scale_.value() == 1,
-          "step {} has gradients, and nobody asked for the loss scale of {} by which they "
-          "are divided: multiply the loss by it, optimizer.scale(loss).backward()",
+          "the gradients of step {} are divided by a loss scale of {} that the loss was not "
+          "multiplied by: call optimizer.scale(loss).backward()",
           step_ + 1, loss_scale_.value());
 }
 

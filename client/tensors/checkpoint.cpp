@@ -207,8 +207,8 @@ void check_backward_is_whole() {
   if (at::GradMode::is_enabled()) {
     throw Error(error(Code::kInvalidArgument,
                       "backward() with create_graph through elixir::checkpoint(): the gradients "
-                      "that the region gives have no graph, so what is computed from them (a "
-                      "gradient penalty) would lack its derivative; call backward() without "
+                      "that the region gives have no graph, so a loss that is computed from them "
+                      "(a gradient penalty) would have no derivative; call backward() without "
                       "create_graph, or run the region without elixir::checkpoint()"));
   }
 }
@@ -269,7 +269,7 @@ void check_defined(const std::vector<at::Tensor>& inputs) {
     if (inputs[i].defined()) continue;
     throw Error(error(Code::kInvalidArgument,
                       "inputs[{}] of elixir::checkpoint() is an undefined tensor: leave it out, "
-                      "and let the function know that it is not there",
+                      "and make the function work without it",
                       i));
   }
 }

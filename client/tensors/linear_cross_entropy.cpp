@@ -157,11 +157,11 @@ class LinearCrossEntropy : public torch::autograd::Function<LinearCrossEntropy> 
  private:
   static void check_no_graph() {
     if (!at::GradMode::is_enabled()) return;
-    throw Error(error(Code::kInvalidArgument,
-                      "backward() with create_graph through elixir::linear_cross_entropy(): its "
-                      "gradients have no graph, so what is computed from them would lack its "
-                      "derivative; call backward() without create_graph, or use torch's linear and "
-                      "cross_entropy"));
+    throw Error(
+        error(Code::kInvalidArgument,
+              "backward() with create_graph through elixir::linear_cross_entropy(): its gradients "
+              "have no graph, so a loss that is computed from them would have no derivative; call "
+              "backward() without create_graph, or use torch's linear and cross_entropy"));
   }
 };
 

@@ -16,7 +16,7 @@ inline at::Tensor resolved(const at::Tensor& tensor) {
 // a copy of the memory would lose something. It takes any tensor.
 inline const char* special_kind(const at::Tensor& tensor) {
   if (tensor.unsafeGetTensorImpl()->is_python_dispatch()) {
-    return "of a tensor class of its own (a quantised one, say)";
+    return "of a tensor class of its own (for example, quantised)";
   }
   if (tensor.is_nested()) return "nested";
   if (tensor.is_quantized()) return "quantised, with scales outside of its memory";

@@ -36,8 +36,8 @@ const bool on_demand = [] {
 Result<CudaLibrary*> load_cuda_library() {
   if (cuda_is_left_out()) {
     return error(Code::kUnavailable,
-                 "this program said at its start that it computes on the CPU alone, and no CUDA is "
-                 "loaded: start it with --device cuda, or leave prepare_torch(at::kCPU) out");
+                 "this program started for the CPU only, and CUDA is not loaded: start it with "
+                 "--device cuda, or remove prepare_torch(at::kCPU)");
   }
   static const Result<CudaLibrary*> library = load();
   return library;

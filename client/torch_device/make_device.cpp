@@ -29,7 +29,7 @@ PlacedDevice make_device(c10::Device wanted, uint32_t local_rank, const HostDevi
   const uint32_t index =
       wanted.has_index() ? static_cast<uint32_t>(wanted.index()) : local_rank % count;
   if (index >= count) {
-    throw Error(error(Code::kUnavailable, "there is no cuda:{}: this node has {} CUDA device(s)",
+    throw Error(error(Code::kUnavailable, "cuda:{} does not exist: this node has {} CUDA device(s)",
                       index, count));
   }
   const CudaDeviceInfo& info = found.devices[index];

@@ -268,7 +268,7 @@ void Engine::go_on_from(const StoredRun& run) {
 void Engine::say_other_hyperparameters(const checkpoints::Manifest& manifest) const {
   const UpdateRule rule = control_.group(0).rule;
   if (rule != manifest.rule) {
-    log_warn("other_rule", "now={} in_the_folder={} effect=\"moments are taken as they are\"",
+    log_warn("other_rule", "now={} in_the_folder={} effect=\"the moments are used unchanged\"",
              traits_of(rule).name, traits_of(manifest.rule).name);
   }
   if (run_plan_.shape.type != manifest.type) {

@@ -21,7 +21,7 @@ uint32_t Engine::index_of(const at::Tensor& parameter, const char* who) const {
     if (parameters_[i].tensor.is_same(parameter)) return i;
   }
   throw Error(error(Code::kInvalidArgument,
-                    "{} of a tensor {} that is no parameter of this optimizer: give it the "
+                    "{} of a tensor {} that is not a parameter of this optimizer: give it the "
                     "module's own, not a copy or a view",
                     who, parameter.defined() ? c10::str(parameter.sizes()) : "without values"));
 }

@@ -86,6 +86,20 @@ RunPlan plan_of(const std::vector<ModuleParameter>& parameters, const Options& o
   return plan;
 }
 
+void log_plan(const PlanSummary& plan, uint64_t host_bytes, uint32_t ranks, uint64_t page_bytes) {
+  log_info("plan",
+           "parameters={} chunks={} gpu_chunks={} swing_chunks={} frozen_chunks={} chunk_numel={} "
+           "waste={:.1f}% rcache_blocks={} long_blocks={} long_numel={} update={} spare_slots={} "
+           "device=\"{}\" device_memory=\"{}\" host_memory=\"{}\" ranks={} exchange={} "
+           "page_bytes={} attach_s={:.2f} load_s={:.2f} pageable_bytes={}",
+           plan.parameters_numel, plan.n_chunks, plan.n_gpu_chunks, plan.n_swing_chunks,
+           plan.n_frozen_chunks, plan.chunk_numel, plan.waste_ratio * 100, plan.rcache_blocks,
+           plan.long_blocks, plan.long_numel, name_in(kUpdateModeNames, plan.update),
+           plan.spare_slots, plan.device, format_bytes(plan.device_bytes), format_bytes(host_bytes),
+           ranks, shm::exchange_name(plan.exchange), page_bytes, plan.attach_seconds,
+           plan.load_seconds, plan.pageable_bytes);
+}
+
 }  // namespace
 
 Engine::Engine(const ModelTensors& model, const optim::AdamOptions& hyperparameters,
@@ -155,6 +169,9 @@ Engine::Engine(const ModelParts& model, const optim::AdamOptions& hyperparameter
   forget_gathered();
   binding_->begin(this);
   summarise();
+  if (!options.log_plan || environment_.local_rank != 0) return;
+  log_plan(summary_, host_states_bytes(run_plan_, environment_.local_world_size),
+           environment_.world_size, session_->page_bytes());
 }
 
 Engine::~Engine() {
@@ -315,19 +332,6 @@ void Engine::summarise() {
              parameter.name);
     break;
   }
-  log_info("plan",
-           "parameters={} chunks={} gpu_chunks={} swing_chunks={} frozen_chunks={} chunk_numel={} "
-           "waste={:.1f}% rcache_blocks={} long_blocks={} long_numel={} update={} spare_slots={} "
-           "device=\"{}\" device_memory=\"{}\" host_memory=\"{}\" ranks={} exchange={} "
-           "page_bytes={} attach_s={:.2f} load_s={:.2f} pageable_bytes={}",
-           summary_.parameters_numel, summary_.n_chunks, summary_.n_gpu_chunks,
-           summary_.n_swing_chunks, summary_.n_frozen_chunks, summary_.chunk_numel,
-           summary_.waste_ratio * 100, summary_.rcache_blocks, summary_.long_blocks,
-           summary_.long_numel, name_in(kUpdateModeNames, summary_.update), summary_.spare_slots,
-           summary_.device, format_bytes(summary_.device_bytes),
-           format_bytes(host_states_bytes(run_plan_, environment_.local_world_size)),
-           environment_.world_size, shm::exchange_name(summary_.exchange), session_->page_bytes(),
-           summary_.attach_seconds, summary_.load_seconds, summary_.pageable_bytes);
 }
 
 }  // namespace elixir

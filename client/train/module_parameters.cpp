@@ -65,8 +65,8 @@ void check_free(const std::string& name, const at::Tensor& tensor) {
   const ChunkStorage* const storage = chunk_storage_of(tensor);
   if (storage != nullptr && !storage->binding()->has_source()) {
     refuse(name,
-           "belonged to an elixir optimizer that is gone, and its values with it: build the model "
-           "anew; release() before an optimizer ends gives the model back");
+           "belonged to an elixir optimizer that no longer exists, and its values are lost: build "
+           "the model again; call release() before an optimizer ends to keep the model");
   }
   if (storage != nullptr) {
     refuse(name,
@@ -197,7 +197,7 @@ void assign_groups(std::vector<ModuleParameter>& parameters,
                    const std::vector<ParamGroup>& groups) {
   if (groups.size() + 1 > shm::kMaxParamGroups) {
     throw Error(error(Code::kInvalidArgument,
-                      "{} groups of parameters beside the optimizer's own; {} are possible",
+                      "{} groups of parameters in addition to the optimizer's own; the limit is {}",
                       groups.size(), shm::kMaxParamGroups - 1));
   }
   std::unordered_map<const c10::TensorImpl*, ModuleParameter*> by_tensor;
@@ -209,10 +209,10 @@ void assign_groups(std::vector<ModuleParameter>& parameters,
       if (tensor.defined() && tensor.numel() == 0) continue;  // in no chunk
       const auto found = by_tensor.find(tensor.unsafeGetTensorImpl());
       if (found == by_tensor.end()) {
-        throw Error(error(Code::kInvalidArgument,
-                          "group {} names a tensor of {} elements that is no parameter of the "
-                          "module to be trained",
-                          i + 1, tensor.defined() ? tensor.numel() : 0));
+        throw Error(
+            error(Code::kInvalidArgument,
+                  "group {} names a tensor of {} elements that is not a parameter of the module",
+                  i + 1, tensor.defined() ? tensor.numel() : 0));
       }
       if (found->second->group != 0) {
         throw Error(error(Code::kInvalidArgument, "parameter '{}' is in the groups {} and {}",
@@ -231,8 +231,8 @@ void order_by(std::vector<ModuleParameter>& parameters, const planner::Plan& pla
     const auto found = by_name.find(planned.name);
     if (found == by_name.end()) {
       throw Error(error(Code::kInvalidArgument,
-                        "the plan is of another model: it has a parameter '{}', which this one "
-                        "lacks; profile this model",
+                        "the plan is for another model: it has a parameter '{}', which this model "
+                        "does not have; profile this model",
                         planned.name));
     }
     ModuleParameter parameter = *found->second;
@@ -241,10 +241,10 @@ void order_by(std::vector<ModuleParameter>& parameters, const planner::Plan& pla
     by_name.erase(found);
   }
   if (!by_name.empty()) {
-    throw Error(error(Code::kInvalidArgument,
-                      "the plan is of another model: it lacks the parameter '{}'; profile this "
-                      "model",
-                      by_name.begin()->first));
+    throw Error(error(
+        Code::kInvalidArgument,
+        "the plan is for another model: it does not have the parameter '{}'; profile this model",
+        by_name.begin()->first));
   }
   parameters = std::move(trained);
   parameters.insert(parameters.end(), std::make_move_iterator(frozen.begin()),
@@ -278,10 +278,11 @@ void for_the_rest(const ModelParts& model, const std::vector<ModuleParameter>& i
 at::Tensor own_values(const NamedTensor& item) {
   if (remembers_its_values(item.tensor)) return materialise(item.tensor);
   if (!item.tensor.is_meta()) return item.tensor.detach();
-  throw Error(error(Code::kBadInput,
-                    "'{}' has no values: it lies on the meta device, and the folder that the model "
-                    "is loaded from lacks it; build it on the CPU, or under elixir::MetaInit",
-                    item.name));
+  throw Error(
+      error(Code::kBadInput,
+            "'{}' has no values: it is on the meta device, and the folder that the model is loaded "
+            "from does not have it; build it on the CPU, or under elixir::MetaInit",
+            item.name));
 }
 
 }  // namespace

@@ -61,9 +61,9 @@ SaveReport SaveRequest::wait() {
   const MutexLock lock(mutex_);
   if (!outcome_) {
     throw Error(error(Code::kUnavailable,
-                      "the optimizer ended before the save of '{}' did, and what became of it is "
-                      "not known here: elixird goes on writing; `elixirctl checkpoint list` shows "
-                      "what is there; wait() before the optimizer ends",
+                      "the optimizer ended before the save of '{}', so its outcome is unknown "
+                      "here: elixird continues to write; `elixirctl checkpoint list` shows the "
+                      "result; call wait() before the optimizer ends",
                       path_));
   }
   throw_if_error(outcome_->status);

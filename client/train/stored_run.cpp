@@ -72,7 +72,7 @@ std::map<std::string, at::Tensor> read_rest(const StoredRun& run) {
     if (shape == run.of.rest.end()) continue;
     const std::optional<at::ScalarType> type = scalar_type_of(stored.dtype->name);
     if (!type) {
-      throw Error(error(Code::kBadInput, "{}: its type {} is none that torch has",
+      throw Error(error(Code::kBadInput, "{}: torch does not have its type {}",
                         run.folder.place_of(stored), stored.dtype->name));
     }
     wanted.push_back({stored.name, shape->second, /*trained=*/false});

@@ -169,8 +169,8 @@ void TorchOptimizer::add_group() {
 
 void TorchOptimizer::save(torch::serialize::OutputArchive& /*archive*/) const {
   throw Error(error(Code::kInvalidArgument,
-                    "torch::save of an elixir optimizer: its states lie in elixird, and cannot be "
-                    "saved yet; release() gives the model back, whose weights can"));
+                    "torch::save of an elixir optimizer: its states are in elixird and cannot be "
+                    "saved this way; call release(), then save the model's weights"));
 }
 
 void TorchOptimizer::load(torch::serialize::InputArchive& /*archive*/) {

@@ -199,7 +199,7 @@ std::string table_row(const ReportRow& row, const EstimateReport& report) {
 std::string table_head(const EstimateReport& report) {
   const ReportRow& first = report.rows.front();
   std::string line = fmt::format("  {:<14}{:>12}{:>16}", "", "a GPU", "a node's host");
-  if (states_move(report)) line += fmt::format("{:>18}", "of it states");
+  if (states_move(report)) line += fmt::format("{:>18}", "host states");
   if (first.largest_batch.has_value()) line += fmt::format("{:>15}", "largest batch");
   if (first.fits.has_value()) line += "   will it fit";
   return line + "\n";

@@ -84,7 +84,7 @@ Status bad_config(fmt::format_string<Args...> text, Args&&... args) {
 template <typename... Args>
 Status not_computed(fmt::format_string<Args...> text, Args&&... args) {
   return bad_config(
-      "{}: Elixir's models do not compute that, so that the weights would mean something else",
+      "{}: Elixir's models do not compute this, so the weights would mean something else",
       fmt::format(text, std::forward<Args>(args)...));
 }
 

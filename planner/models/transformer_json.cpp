@@ -89,8 +89,7 @@ Status check_heads(const TransformerConfig& config) {
   }
   if (config.family == Family::kLlama && config.head_numel() % 2 != 0) {
     return bad_config(
-        "heads have a width of {} ('head_dim'); rotary positions turn pairs, "
-        "so that it must be even",
+        "heads have a width of {} ('head_dim'); rotary positions rotate pairs, so it must be even",
         config.head_numel());
   }
   if (config.head_numel() * config.heads > kMaxHeadsWidth) {

@@ -151,7 +151,7 @@ std::string swing_text(const Plan& plan) {
              "one";
     case kRanks:
       return fmt::format(
-          "none: the host exchange has them for {} GPUs at most (--exchange collective)",
+          "none: the host exchange supports them for at most {} GPUs (--exchange collective)",
           shm::kMaxSwingRanks);
     case kSlowLink:
       return "none: the link, or host memory, would take longer than the CPU";

@@ -214,7 +214,7 @@ class Planner {
       shorter_ = lengths_that_fit(profile_, all_shorter_, fits);
     }
     if (!lengths_.empty() || !shorter_.empty()) return Status();
-    ELIXIR_CHECK(nearest.has_value(), "none of {} lengths fits, and none is refused",
+    ELIXIR_CHECK(nearest.has_value(), "none of {} lengths fits, and none has an error",
                  all_lengths_.size());
     lack_ = nearest;
     return refusal(*nearest);

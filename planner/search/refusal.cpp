@@ -38,10 +38,10 @@ Status refusal_of_activations(const ModelProfile& profile, const Machine& machin
   const std::string overhead =
       machine.overhead_bytes == 0
           ? ""
-          : fmt::format(" beside {} for CUDA", format_bytes(machine.overhead_bytes));
+          : fmt::format(", of which CUDA takes {}", format_bytes(machine.overhead_bytes));
   return error(Code::kResourceExhausted,
                "it cannot fit: activations ({} with fragmentation) and buffers ({}) of a step need "
-               "{} of the GPU's {}{}, {} more than there are: use a smaller batch or sequence, "
+               "{} of the GPU's {}{}, {} too much: use a smaller batch or sequence, "
                "activation checkpointing, or a GPU with more memory",
                format_bytes(need_bytes - profile.buffer_bytes), format_bytes(profile.buffer_bytes),
                format_bytes(need_bytes), format_bytes(machine.gpu_memory_bytes), overhead,
@@ -82,27 +82,27 @@ Status refusal(const Lack& lack) {
   const std::string other_choice =
       lack.asked.empty() ? "" : fmt::format("another {} or none, ", lack.asked);
   if (lack.of_gpu()) {
-    return error(Code::kResourceExhausted,
-                 "it cannot fit: {} rCache block{} of {} and what stands beside {} need {} on each "
-                 "GPU ({} exchange), and {} are left of {} after activations and buffers, {} too "
-                 "few: use a smaller batch or sequence, {}or a GPU with more memory",
-                 lack.least.rcache_blocks, lack.least.rcache_blocks == 1 ? "" : "s",
-                 format_bytes(lack.chunk_bytes), lack.least.rcache_blocks == 1 ? "it" : "them",
-                 format_bytes(lack.gpu_need_bytes), exchange_name(lack.least.exchange),
-                 format_bytes(lack.gpu_have_bytes), format_bytes(lack.gpu_memory_bytes),
-                 format_bytes(lack.bytes_short()), other_choice);
+    return error(
+        Code::kResourceExhausted,
+        "it cannot fit: each GPU needs {} for {} rCache block{} of {}, other blocks and "
+        "states ({} exchange), but {} of {} are left after activations and buffers, {} too "
+        "few: use a smaller batch or sequence, {}or a GPU with more memory",
+        format_bytes(lack.gpu_need_bytes), lack.least.rcache_blocks,
+        lack.least.rcache_blocks == 1 ? "" : "s", format_bytes(lack.chunk_bytes),
+        exchange_name(lack.least.exchange), format_bytes(lack.gpu_have_bytes),
+        format_bytes(lack.gpu_memory_bytes), format_bytes(lack.bytes_short()), other_choice);
   }
   const std::string waiting =
-      bytes.host_waiting == 0 ? "" : ", gradients that wait " + format_bytes(bytes.host_waiting);
-  return error(Code::kResourceExhausted,
-               "it cannot fit: the model states need {} in host memory (of a node: parameters {}, "
-               "gradients {}, optimizer states {}{}; {} exchange) beside {} on each GPU, and {} of "
-               "{} may be used, {} too few: use {}more GPUs, or a host with more memory",
-               format_bytes(bytes.host()), format_bytes(bytes.host_params),
-               format_bytes(bytes.host_grads), format_bytes(bytes.host_states), waiting,
-               exchange_name(lack.least.exchange), format_bytes(bytes.gpu_states),
-               format_bytes(lack.host_have_bytes), format_bytes(lack.host_memory_bytes),
-               format_bytes(lack.bytes_short()), other_choice);
+      bytes.host_waiting == 0 ? "" : ", waiting gradients " + format_bytes(bytes.host_waiting);
+  return error(
+      Code::kResourceExhausted,
+      "it cannot fit: the model states need {} in host memory (per node: parameters {}, "
+      "gradients {}, optimizer states {}{}; {} exchange) and {} on each GPU, but {} of {} "
+      "of host memory can be used, {} too few: use {}more GPUs, or a host with more memory",
+      format_bytes(bytes.host()), format_bytes(bytes.host_params), format_bytes(bytes.host_grads),
+      format_bytes(bytes.host_states), waiting, exchange_name(lack.least.exchange),
+      format_bytes(bytes.gpu_states), format_bytes(lack.host_have_bytes),
+      format_bytes(lack.host_memory_bytes), format_bytes(lack.bytes_short()), other_choice);
 }
 
 }  // namespace elixir::planner

@@ -67,7 +67,7 @@ TEST_F(DynamicLibraryTest, NotFoundSaysWhereWasLooked) {
 TEST_F(DynamicLibraryTest, AFileThatIsNoLibraryIsNamedWithTheLoadersText) {
   search_.build_path = folder_.write("broken.so", std::string(4096, 'x'));
   expect_refused(DynamicLibrary::load(search_).status(), Code::kUnavailable,
-                 {"broken.so is there and cannot be loaded", "ELF", kVariable});
+                 {"broken.so exists but cannot be loaded", "ELF", kVariable});
 }
 
 TEST_F(DynamicLibraryTest, AMissingFunctionIsAnotherVersion) {

@@ -15,7 +15,7 @@ TEST(TextFileTest, WhatIsNoOrdinaryFileIsNotWaitedAt) {
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
   for (const std::string& path : {pipe, folder.path(), std::string("/dev/zero")}) {
     expect_refused(read_ordinary_file(path).status(), Code::kBadInput,
-                   {path + " is no ordinary file"});
+                   {path + " is not an ordinary file"});
   }
   EXPECT_THAT(read_ordinary_file(folder.path("none")).status().message(),
               HasSubstr("No such file"));

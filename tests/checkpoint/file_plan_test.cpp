@@ -119,7 +119,7 @@ TEST_P(Plans, AStateThatIsMovedByAByteIsSeen) {
   EXPECT_EQ(fault_of(moved), "a lies elsewhere");
   FilePlan longer = plan_;
   longer.files.at(0).bytes += 1;
-  EXPECT_THAT(fault_of(longer), HasSubstr("no tensor's"));
+  EXPECT_THAT(fault_of(longer), HasSubstr("belong to no tensor"));
 }
 
 TEST_P(Plans, StatesCompleteTheParameterToItsMaster) {

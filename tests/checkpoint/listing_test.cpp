@@ -116,12 +116,12 @@ TEST_F(ListingTest, WhatIsNotWholeIsSaidInWords) {
          fs::rename(path + "/config.json", path + "/other");
          fs::create_symlink("other", path + "/config.json");
        },
-       "config.json is no ordinary file"},
+       "config.json is not an ordinary file"},
       {[](const std::string& path) {
          fs::rename(path + "/user", path + "/other");
          fs::create_symlink("other", path + "/user");
        },
-       "folder is missing, or none"},
+       "folder is missing or invalid"},
       {[](const std::string& path) {
          fs::remove(path + "/elixir.json");
          EXPECT_EQ(::mkfifo((path + "/elixir.json").c_str(), 0600), 0);

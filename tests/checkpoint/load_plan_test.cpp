@@ -174,7 +174,8 @@ TEST_F(CheckpointPlan, NoPrefixIsGuessedInACheckpoint) {
 
 TEST_F(CheckpointPlan, APartIsReadWhereTheRestMayBe) {
   wanted_ = {{"h.0.b", {6}}};
-  EXPECT_THAT(refusal(), AllOf(HasSubstr("tensor 'wte.weight'"), HasSubstr("no such parameter")));
+  EXPECT_THAT(refusal(),
+              AllOf(HasSubstr("tensor 'wte.weight'"), HasSubstr("does not have this parameter")));
   const LoadPlan plan = must(this->plan({.allow_rest = true}));
   EXPECT_THAT(plan.updates, ElementsAre(3));
   wanted_ = {{"steps", {2}, false}};
@@ -228,8 +229,8 @@ TEST(PlainPlan, OnePrefixMayBeMore) {
                           {"model.norm.weight", "F32", {2}},
                           {"lm_head.weight", "F32", {4}}});
   const std::vector<WantedParameter> wanted = {{"embed.weight", {4}}, {"norm.weight", {2}}};
-  EXPECT_THAT(model.refusal(wanted),
-              AllOf(HasSubstr("tensor 'lm_head.weight'"), HasSubstr("no such parameter")));
+  EXPECT_THAT(model.refusal(wanted), AllOf(HasSubstr("tensor 'lm_head.weight'"),
+                                           HasSubstr("does not have this parameter")));
   EXPECT_TRUE(model.plan(wanted, {.ignored = {"lm_head.weight"}}).ok());
 }
 
@@ -267,7 +268,7 @@ TEST(PlainPlan, SaysWhatIsMissingAndWhatIsNearest) {
               AllOf(HasSubstr("no tensor 'layer.1.weight', which the model needs"),
                     HasSubstr("the nearest is 'layers.1.weight'")));
   EXPECT_THAT(model.refusal({{"layers.0.weight", {4}}}),
-              AllOf(HasSubstr("tensor 'layers.1.weight': the model has no such parameter"),
+              AllOf(HasSubstr("tensor 'layers.1.weight': the model does not have this parameter"),
                     HasSubstr("the nearest is 'layers.0.weight'")));
   EXPECT_THAT(model.refusal({{"something entirely different", {4}}}), Not(HasSubstr("nearest")));
   EXPECT_THAT(model.refusal({{"layers.0.weight", {4}}, {"layers.0.weight", {4}}}),

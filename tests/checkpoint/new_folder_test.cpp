@@ -319,7 +319,7 @@ TEST_F(NewFolderTest, AFolderWithoutWritePermissionSaysWhoMustBeAbleToWrite) {
               if (made.ok() || made.status().code() != Code::kInvalidArgument) return 2;
               const std::string wanted = folder_.path("a.tmp-job") +
                                          ": Permission denied: the folder must be writable " +
-                                         "by user " + std::to_string(user);
+                                         "for user " + std::to_string(user);
               if (made.status().message().find(wanted) == std::string::npos) return 3;
               const Result<int> lock = lock_folder(parent_.get(), 0);
               return !lock.ok() && lock.status().code() == Code::kInvalidArgument ? 0 : 4;
@@ -342,7 +342,7 @@ TEST_F(NewFolderTest, AFolderThatCannotBeReadSaysWhoMustBeAbleToRead) {
               const UniqueFd parent(::open(folder_.path().c_str(), O_PATH | O_DIRECTORY));
               const Status saved = save_step(parent.get(), 1);
               if (saved.code() != Code::kInvalidArgument) return 2;
-              const std::string wanted = ": the folder must be readable, too, by user ";
+              const std::string wanted = ": the folder must also be readable for user ";
               return saved.message().find(folder_.path() + wanted) == std::string::npos ? 3 : 0;
             }),
             0);

@@ -99,9 +99,9 @@ TEST(Safetensors, KnownAttacks) {
 
 TEST(Safetensors, BytesThatNoTensorHasAreRefused) {
   EXPECT_THAT(refusal(one("U8", "[4]", "[0,4]"), 5),
-              AllOf(HasSubstr("'test'"), HasSubstr("behind it 1 bytes are no tensor's")));
+              AllOf(HasSubstr("'test'"), HasSubstr("behind it 1 bytes belong to no tensor")));
   EXPECT_THAT(refusal(one("U8", "[4]", "[2,6]"), 6), HasSubstr("the 2 bytes before it"));
-  EXPECT_THAT(refusal("{}", 3), HasSubstr("3 bytes are no tensor's"));
+  EXPECT_THAT(refusal("{}", 3), HasSubstr("3 bytes belong to no tensor"));
 }
 
 TEST(Safetensors, ADescriptionThatLacksAPartIsRefusedWhereItEnds) {

@@ -149,9 +149,9 @@ TEST_F(StoredCheckpoint, SmallFilesAreReadWithTheirHashes) {
   EXPECT_EQ(read("user/rank-1.bin"), "");
   folder_.write("later.txt", "not in the manifest");
   EXPECT_EQ(read("later.txt"), "not in the manifest");
-  EXPECT_THAT(read("user/rank-2.bin"), HasSubstr("/user/rank-2.bin: there is no such file"));
+  EXPECT_THAT(read("user/rank-2.bin"), HasSubstr("/user/rank-2.bin: this file does not exist"));
   EXPECT_THAT(read("user/rank-0.bin", 299), HasSubstr("300 bytes, where 299 are the most"));
-  EXPECT_THAT(read("../secret"), HasSubstr("'../secret' is no name of a file in it"));
+  EXPECT_THAT(read("../secret"), HasSubstr("'../secret' is not the name of a file in it"));
   folder_.write("user/rank-0.bin", std::string(299, 'a') + "b");
   EXPECT_THAT(read("user/rank-0.bin"), HasSubstr("/user/rank-0.bin: damaged"));
   folder_.write("user/rank-0.bin", std::string(280, 'a'));  // whole pieces
@@ -204,7 +204,7 @@ TEST(PlainFolder, SaysWhatIsWrong) {
   };
   folder.write("a.safetensors", small_file(small.model_1));
   EXPECT_THAT(index("[]"), HasSubstr("index.json: not an index"));
-  EXPECT_THAT(index(R"({"weight_map":{"x":"a b"}})"), HasSubstr("'a b' is no name of a file"));
+  EXPECT_THAT(index(R"({"weight_map":{"x":"a b"}})"), HasSubstr("'a b' is not the name of a file"));
   EXPECT_THAT(
       index(R"({"weight_map":{"x":"b.safetensors"}})"),
       HasSubstr("/b.safetensors: it is missing, but model.safetensors.index.json lists it"));

@@ -78,8 +78,8 @@ TEST_F(CudaDeviceTest, MemoryThatTorchRefusesIsSaidWithNeedAndHave) {
   device_memory(4096);
   cuda_->fail("allocate", CudaResult::kMemoryAllocation);
   expect_thrown(Code::kResourceExhausted,
-                {"the rCache needs 1.00 MiB on the device, of whose 1.00 GiB are free "
-                 "256.00 MiB, Elixir holding 4.00 KiB: lower --rcache-blocks",
+                {"the rCache needs 1.00 MiB on the device; of its 1.00 GiB, 256.00 "
+                 "MiB are free; Elixir holds 4.00 KiB: lower --rcache-blocks",
                  "the fake is out of memory"},
                 [&] { device_->allocate(1 << 20, "the rCache", "lower --rcache-blocks"); });
   EXPECT_EQ(record_->pending_error, CudaResult::kSuccess);

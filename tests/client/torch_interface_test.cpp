@@ -305,7 +305,7 @@ TEST_P(TorchInterface, AModelWhoseOptimizerIsGoneIsRefused) {
     WithBuffers net;
     { const AdamW first(net, {}, options(environment)); }
     EXPECT_THAT(message_of([&] { const AdamW second(net, {}, options(environment)); }),
-                AllOf(HasSubstr("'weight'"), HasSubstr("build the model anew")));
+                AllOf(HasSubstr("'weight'"), HasSubstr("build the model again")));
   });
 }
 

@@ -90,7 +90,7 @@ TEST_F(DoctorTest, TellsAQuotaOfProcessorTime) {
 }
 
 TEST_F(DoctorTest, ListsNumaNodes) {
-  EXPECT_THAT(host("numa nodes").text, HasSubstr("taken as one"));
+  EXPECT_THAT(host("numa nodes").text, HasSubstr("assumed to be one"));
   root_.write("sys/devices/system/node/online", "0-1\n");
   for (const char* node : {"0", "1"}) {
     const std::string folder = std::string("sys/devices/system/node/node") + node;
@@ -181,7 +181,7 @@ TEST_F(DoctorTest, AGpuHasItsLine) {
   probe["gpus"][0]["read_only_pinning"] = false;
   set_probe(probe.dump());
   EXPECT_EQ(gpus()[2].severity, Severity::kOk);
-  EXPECT_THAT(gpus()[2].text, HasSubstr("but for read-only mappings (not needed)"));
+  EXPECT_THAT(gpus()[2].text, HasSubstr("except read-only mappings (not needed)"));
 }
 
 TEST_F(DoctorTest, RefusedPinningIsLoudAndHasTheReason) {

@@ -50,8 +50,8 @@ TEST_F(MachineFindingTest, ABrokenFileIsANoteWithTheReason) {
   folder_.write("machine.json", "{\"gpus\": 1");
   const Finding finding = examine_machine(options_);
   EXPECT_EQ(finding.severity, Severity::kNote);
-  EXPECT_THAT(finding.remedy, AllOf(HasSubstr(options_.machine_file), HasSubstr("no JSON object"),
-                                    HasSubstr("elixirctl probe")));
+  EXPECT_THAT(finding.remedy, AllOf(HasSubstr(options_.machine_file),
+                                    HasSubstr("not a JSON object"), HasSubstr("elixirctl probe")));
 }
 
 TEST_F(MachineFindingTest, AProbeWithoutTheGpuThatShowsIsANote) {

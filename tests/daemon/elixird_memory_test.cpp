@@ -205,7 +205,7 @@ TEST_F(PlaceOfMemory, IsFilledOnlyWhileTheMachineHasIt) {
   const auto first = must(FakeTrainer::attach(job.options_of(0)));
   show_free(100 * kOneMiB);
   expect_refused(FakeTrainer::attach(job.options_of(1)).status(), Code::kResourceExhausted,
-                 {"have taken memory meanwhile", "MemAvailable", "memory_margin"});
+                 {"have taken memory", "MemAvailable", "memory_margin"});
   // elixird has given back what the job had, and serves others.
   EXPECT_TRUE(becomes_true([&] { return mapped_memfds(daemon.pid()) == 0; }));
   show_free(kMachineBytes);

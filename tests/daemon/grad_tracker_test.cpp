@@ -302,7 +302,8 @@ TEST(GradTracker, ARankThatDropsAloneIsFoundAtThePost) {
   EXPECT_TRUE(ranks.tracker.check_discards().ok());
   ++ranks.discards[0];
   ranks.publish(0, 0, 1);
-  expect_refused(ranks.tracker.check_discards(), Code::kProtocol, {"0 times, another one 1 times"});
+  expect_refused(ranks.tracker.check_discards(), Code::kProtocol,
+                 {"0 times and another one 1 times"});
   expect_refused(ranks.tracker.check_discards(), Code::kProtocol, {"discard the same"});
   ++ranks.discards[1];  // it did the same, later
   ranks.publish(1, 0, 1);

@@ -186,7 +186,7 @@ TEST(Job, AStepThatBreaksTheRulesIsNotCommitted) {
          world.post_all(1);
        },
        0,
-       "say it before all of them"},
+       "mark it before the first one"},
   };
   for (const auto& fault : faults) {
     SCOPED_TRACE(fault.what);
@@ -270,7 +270,7 @@ TEST(Job, ADeathBetweenImmediateUpdatesSaysThatWeightsAreOfTwoSteps) {
   world.run_workers();
   EXPECT_EQ(world.rank(0).memory->chunk_record(0).param_step.load(), 1u);
   world.job.lose_rank(world.rank(0));
-  expect_told(world.ports, 1, Code::kPeerLost, "of two steps");
+  expect_told(world.ports, 1, Code::kPeerLost, "belong to two steps");
 }
 
 TEST(Job, EndsWhenTheLastRankHasSaidGoodbye) {

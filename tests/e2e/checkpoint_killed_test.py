@@ -54,7 +54,7 @@ class Killed(harness.ElixirTest):
     def test_the_bits_are_those_of_the_undisturbed_run(self):
         left = 50 if NIGHTLY else 4
         undisturbed = self.succeed(self.launch(2, TRAIN), self.FLAGS, limit_s=240)
-        self.assertNotIn('going on from', undisturbed.output)
+        self.assertNotIn('continuing from', undisturbed.output)
         seed = random.randrange(1 << 30)
         print(f'seed {seed}')
         chosen = random.Random(seed)
@@ -62,7 +62,7 @@ class Killed(harness.ElixirTest):
         while left > 0:
             finished, kills = self.killed_run(chosen, runs, left)
             self.assertEqual(finished.checksum, undisturbed.checksum, f'seed {seed}\n{finished}')
-            resumed += finished.output.count('going on from')
+            resumed += finished.output.count('continuing from')
             left -= kills
             runs += 1
         self.assertGreater(resumed, 0)

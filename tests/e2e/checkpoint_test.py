@@ -32,7 +32,7 @@ class Resume(Checkpoint):
         self.assertNotIn('step 8/20,', resumed.output)
         self.assertNotRegex(resumed.all_text, 'resumed_otherwise|other_hyperparameters|random_numbers')
         two = self.train(2, flags, '--resume', self.at(8))
-        self.assertRegex(two.all_text, r'random_numbers rank=1 .*dropout is seeded anew')
+        self.assertRegex(two.all_text, r'random_numbers rank=1 .*dropout gets a new seed')
         self.assertIn('resumed_otherwise text="ranks was 1 and is 2"', two.all_text)
         self.assertNotIn('random_numbers', self.train(2, '--resume', self.at(8)).all_text)
         # The control: the bits do depend on what is kept for a rank.
@@ -104,7 +104,7 @@ class Damaged(Checkpoint):
         self.assertRegex(resumed.output, rf'{self.at(20)} is passed over: .*{OPTIMIZER}: .*tensors? \'state\..*damaged')
         self.assertRegex(resumed.output, rf'{self.at(16)} is passed over: .*{MODEL}: .*tensors? \'transformer\.')
         self.assertEqual(resumed.output.count(f'{self.at(20)} is passed over'), 1, str(resumed))
-        self.assertRegex(resumed.output, rf'going on from {self.at(8)}, ')
+        self.assertRegex(resumed.output, rf'continuing from {self.at(8)}, ')
         self.assertEqual(resumed.checksum, undisturbed.checksum, str(resumed))
         # They stay, and are in the way of nothing: the run has saved its end.
         self.assertEqual(self.left(), ['damaged-step-000000016', 'damaged-step-000000020', name_of(8), name_of(20)])
@@ -247,7 +247,7 @@ class Beginnings(Checkpoint):
         into = ['--checkpoints', self.checkpoints]
         for exit_code, text, flags in (
                 (4, 'it is no checkpoint', ['--resume', none]),
-                (4, 'there is no such folder', [*TEXT, '--init', none]),
+                (4, 'this folder does not exist', [*TEXT, '--init', none]),
                 (4, 'holds another model (gpt2-nano) than opt-nano', ['--model', 'opt-nano', '--resume', self.at(8)]),
                 (4, 'number of layers is 4 and not 3', ['--model', 'nano', '--layers', '3', *TEXT, '--init', self.at(8)]),
                 (4, 'needs something to be trained on', ['--init', self.at(8)]),
@@ -301,7 +301,7 @@ class Beginnings(Checkpoint):
         ctl = program('elixirctl')
         for words in ([ctl, 'estimate'], [ctl, 'profile'], [ctl, 'plan', *machine]):
             self.assertIn(f'elixirctl: {line}', self.succeed(*words, '--config', folder).errors)
-        why = "'activation_function' is \"relu\": Elixir's models do not compute that"
+        why = "'activation_function' is \"relu\": Elixir's models do not compute this"
         for words in ([ctl, 'estimate'], [ctl, 'profile'], [ctl, 'plan', *machine], [TRAIN, *TEXT, '--lr', '1e-3']):
             refused = self.run_program(*words, '--config', wrong)
             self.assertEqual(refused.exit_code, 4, str(refused))

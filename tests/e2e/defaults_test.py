@@ -89,7 +89,7 @@ class Folder(Checkpoint):
         refused = self.run_program(TRAIN, '--init', folder, '--data', self.folder, 'https://example.org/a',
                                    '--export', folder)
         self.assertEqual(refused.exit_code, BAD_INPUT, str(refused))
-        for said in ('a directory', 'it is a URL', "'activation_function' is", 'is there already'):
+        for said in ('a directory', 'it is a URL', "'activation_function' is", 'exists already'):
             self.assertIn(said, refused.errors)
         refused = self.run_program(TRAIN, '--init', folder, '--data', self.folder, '--seq', '9999')
         self.assertEqual(refused.exit_code, BAD_INPUT, str(refused))

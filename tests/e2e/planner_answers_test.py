@@ -170,7 +170,7 @@ class Plans(Answers):
         said = self.succeed(program('elixirctl'), 'plan', *share[:4], *ALONE, '--rcache-blocks', '1',
                             '--exchange', 'collective').errors
         self.assertIn('--rcache-blocks 1: the plan has 2', said)
-        self.assertIn('one GPU exchanges with nobody', said)
+        self.assertIn('one GPU has no other GPU to exchange with', said)
 
 
 class MoreQuestions(Answers):

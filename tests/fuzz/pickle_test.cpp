@@ -80,12 +80,12 @@ TEST(Pickle, RefusesWhatIsNoneOrHostile) {
       {"", "cut short"},
       {"\x80\x02}", "cut short"},
       {"\x80\x09N.", "later protocol"},
-      {".", "takes what is not there"},
-      {"(.", "takes what is not there"},
-      {"t.", "lacks a mark"},
-      {"h\x05.", "takes what is not there"},
-      {"0.", "takes what is not there"},
-      {"N(K\x01K\x02u.", "no container"},
+      {".", "takes a value from an empty stack"},
+      {"(.", "takes a value from an empty stack"},
+      {"t.", "has no mark"},
+      {"h\x05.", "takes a value from an empty stack"},
+      {"0.", "takes a value from an empty stack"},
+      {"N(K\x01K\x02u.", "not a container"},
       {"}(K\x01u.", "key without a value"},
       {"(K\x01"
        "d.",
@@ -93,8 +93,8 @@ TEST(Pickle, RefusesWhatIsNoneOrHostile) {
       {"X\xff\xff\xff\xffz.", "cut short"},
       {"\x8d\xff\xff\xff\xff\xff\xff\xff\xffz.", "cut short"},
       {"i.", "opcode"},
-      {"(K\x01K\x02tQ.", "storage that is none"},
-      {"K\x01Q.", "storage that is none"},
+      {"(K\x01K\x02tQ.", "storage that is not one"},
+      {"K\x01Q.", "storage that is not one"},
       {"c" + std::string(600, 'a') + "\nb\n.", "class without a name"},
       // Of six elements: the seventh, and products that wrap around.
       {tensor + "K\x01K\x06\x85K\x01\x85\x89)tR.", "leaves its storage"},
@@ -103,8 +103,8 @@ TEST(Pickle, RefusesWhatIsNoneOrHostile) {
            "K\0\x8a\x08\xff\xff\xff\xff\xff\xff\xff\x7f\x85\x8a\x08\xff\xff\xff\xff\xff\xff\xff\x7f"
            "\x85\x89)tR."s,
        "leaves its storage"},
-      {tensor + "K\0J\xff\xff\xff\xff\x85K\x01\x85\x89)tR."s, "shape is none"},
-      {tensor + "K\0K\x02\x85K\x01K\x01\x86\x89)tR."s, "shape is none"},
+      {tensor + "K\0J\xff\xff\xff\xff\x85K\x01\x85\x89)tR."s, "without a valid shape"},
+      {tensor + "K\0K\x02\x85K\x01K\x01\x86\x89)tR."s, "without a valid shape"},
       {kPickledRebuild + "(K\x01K\0))tR."s, "without a storage"},
   };
   for (const auto& one : cases) {

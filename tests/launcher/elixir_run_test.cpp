@@ -219,7 +219,7 @@ TEST_F(ElixirRunTest, RestartsNeitherWhatWouldFailAgainNorWhatWasToldToStop) {
   EXPECT_THAT(output(), HasSubstr("no restart, because it would end with exit code 11 too\n"));
   EXPECT_THAT(output(), ::testing::Not(HasSubstr("starting all")));
   EXPECT_EQ(run({"-n", "2", "--max-restarts", "3", "sh", "-c", "exit 143"}), 143);
-  EXPECT_THAT(output(), HasSubstr("was told to stop by SIGTERM"));
+  EXPECT_THAT(output(), HasSubstr("ended after SIGTERM"));
   EXPECT_THAT(output(), ::testing::Not(HasSubstr("starting all")));
 }
 

@@ -244,7 +244,7 @@ TEST_F(ProcessGroupTest, ARankThatEndsBecauseOfASignalHasNotFailed) {
   EXPECT_EQ(outcome.stop_signal, SIGTERM);
   EXPECT_EQ(outcome.exit_code, 128 + SIGTERM);
   EXPECT_EQ(times("[rank 0] saved"), 1) << "it had the time that a stop gives";
-  EXPECT_TRUE(says("was told to stop by SIGTERM, and has; stopping the others"));
+  EXPECT_TRUE(says("ended after SIGTERM; stopping the others"));
 }
 
 TEST_F(ProcessGroupTest, ARankThatASignalKillsHasFailed) {

@@ -170,7 +170,7 @@ TEST_F(ConvertTest, RefusesWithWhatMendsIt) {
   refused(file, "without exp_avg_sq", true);
   file = adam_of_two(kNumbers);
   file.at("state").toGenericDict().at(kNumbers[0]).toGenericDict().insert_or_assign("step", -1.0);
-  refused(file, "a step is no number", true);
+  refused(file, "a step is not a number", true);
   refused(dict(), "without states of Adam");
   folder_.write("names", "b.weight\n");
   refused(adam_of_two(kNumbers), "2 parameters, and 1 names", true);

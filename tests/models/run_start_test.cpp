@@ -52,13 +52,13 @@ TEST_F(RunStartTest, LatestIsTheNewestThatIsWholeAndSaysWhyOthersAreNot) {
   EXPECT_EQ(start.folder, newest_whole);
   EXPECT_TRUE(start.resumes);
   EXPECT_THAT(start.said, ElementsAre(AllOf(HasSubstr(torn), HasSubstr("config.json")),
-                                      HasSubstr("going on from " + newest_whole)));
+                                      HasSubstr("continuing from " + newest_whole)));
   EXPECT_THAT(start.damaged, ElementsAre(torn)) << "its step is to be saved again";
 }
 
 TEST_F(RunStartTest, LatestOfNoneThatIsWholeIsAnError) {
   std::filesystem::remove(save(10) + "/elixir.json");
-  EXPECT_THAT(refused(options("latest"), Code::kBadInput), HasSubstr("no whole checkpoint"));
+  EXPECT_THAT(refused(options("latest"), Code::kBadInput), HasSubstr("no complete checkpoint"));
 }
 
 TEST_F(RunStartTest, CheckpointsOfAnotherRunAreNotWrittenOver) {
@@ -67,7 +67,7 @@ TEST_F(RunStartTest, CheckpointsOfAnotherRunAreNotWrittenOver) {
               AllOf(HasSubstr("of step 10"), HasSubstr("--resume latest")));
   const std::string older = save(20);
   EXPECT_THAT(refused(options(folder_.path("checkpoints/step-000000010")), Code::kInvalidArgument),
-              AllOf(HasSubstr("step 20"), HasSubstr("behind step 10")));
+              AllOf(HasSubstr("step 20"), HasSubstr("after step 10")));
   EXPECT_TRUE(find_start(options(older)).ok());
 }
 
@@ -79,13 +79,13 @@ TEST_F(RunStartTest, LatestPassesOverWhatALoadFoundDamaged) {
   EXPECT_EQ(start.step, 20u);
   EXPECT_THAT(start.damaged, ElementsAre(newest));
   EXPECT_THAT(start.said, ElementsAre(newest + " is passed over: bad bytes",
-                                      HasSubstr("going on from " + older)));
+                                      HasSubstr("continuing from " + older)));
   expect_refused(
       find_start(options("latest"), /*lock_wait_s=*/1,
                  {{oldest, "one"}, {older, "two"}, {newest, "three"}})
           .status(),
       Code::kBadInput,
-      {"no whole checkpoint", newest + ": three", oldest + ": one", "another --checkpoints"});
+      {"no complete checkpoint", newest + ": three", oldest + ": one", "another --checkpoints"});
 }
 
 TEST_F(RunStartTest, DamageBesideTheTensorsIsFoundBeforeAnythingStarts) {
@@ -117,7 +117,7 @@ TEST_F(RunStartTest, WhatIsNotWholeIsNoCheckpointOfAnotherRun) {
   std::filesystem::remove(torn + "/elixir.json");
   EXPECT_THAT(refused(options(), Code::kInvalidArgument), HasSubstr("the newest of step 10"));
   const std::string text = refused(options(whole), Code::kInvalidArgument);
-  EXPECT_THAT(text, AllOf(HasSubstr(torn + " is in the way"), HasSubstr("elixir.json"),
+  EXPECT_THAT(text, AllOf(HasSubstr(torn + " exists, and it is not"), HasSubstr("elixir.json"),
                           HasSubstr("move it away"), Not(HasSubstr("--resume latest"))));
 }
 

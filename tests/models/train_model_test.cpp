@@ -202,7 +202,7 @@ TEST_F(TrainModel, AMissingFolderIsDownloadedOrInTheCache) {
   ::setenv("HF_HUB_CACHE", folder_.path().c_str(), 1);
   const Parsed missing = parse("--init meta-llama/Llama-3.1-8B");
   EXPECT_EQ(missing.exit_code, 4);
-  EXPECT_THAT(missing.errors, AllOf(HasSubstr("there is no such folder"),
+  EXPECT_THAT(missing.errors, AllOf(HasSubstr("this folder does not exist"),
                                     HasSubstr("hf download meta-llama/Llama-3.1-8B --local-dir")));
   const std::string snapshot =
       model_folder_in(folder_, "models--meta-llama--Llama-3.1-8B/snapshots/abc", "");
@@ -212,7 +212,7 @@ TEST_F(TrainModel, AMissingFolderIsDownloadedOrInTheCache) {
   }
   ::unsetenv("HF_HUB_CACHE");
   EXPECT_THAT(parse("--init ./gone").errors,
-              HasSubstr("no such folder; give the folder of a Hugging Face model"));
+              HasSubstr("this folder does not exist; give the folder of a Hugging Face model"));
   const std::string file = folder_.write("file", "x");
   EXPECT_THAT(parse("--init " + file).errors, HasSubstr("it is a file; give its folder"));
 }
@@ -333,7 +333,7 @@ TEST_F(Mistakes, OneThatChangesWhatAnotherMeansIsToldToo) {
               ElementsAre(HasSubstr("--steps must be"), HasSubstr("it is a file; give a folder")));
   EXPECT_THAT(parse(given + " --model gpt9 --lr -1").lines(), SizeIs(2));
   EXPECT_THAT(parse("--init gone --model gpt9 --bytes --data " + text_).lines(),
-              ElementsAre(HasSubstr("there is no such folder"), HasSubstr("'gpt9'")));
+              ElementsAre(HasSubstr("this folder does not exist"), HasSubstr("'gpt9'")));
 }
 
 // Whose model is not the one that is meant is not held against it.

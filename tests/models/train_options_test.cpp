@@ -275,7 +275,7 @@ TEST(TrainOptions, RefusesValuesOutOfRange) {
       {"--seq 129", "longer than the context of 128 tokens of gpt2-nano; give --seq 128"},
       {"--dtype fp64", "use bf16, fp16 or fp32"},
       {"--lr-schedule step", "use constant, cosine or linear"},
-      {"--freeze h[", "--freeze 'h[' is no regular expression"},
+      {"--freeze h[", "--freeze 'h[' is not a regular expression"},
       {"--val-every 5", "--val-every needs --val-data FILE"},
       {"--val-sequences 5", "--val-sequences needs --val-data FILE"},
       {"--val-labels x.npy", "--val-labels needs --val-data FILE"},

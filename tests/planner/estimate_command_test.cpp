@@ -336,10 +336,10 @@ TEST(EstimateCommand, ATableForPeople) {
                         "68.62 M elements and 1 of 205.9 M; the largest"));
   const Outcome parts = estimate({"--model", "gpt2-10b", "--gpus", "12", "--gpu-memory", "40GiB"});
   EXPECT_THAT(parts.out, HasSubstr("no: the nodes differ\n"));
-  EXPECT_THAT(outcome.out, Not(HasSubstr("of it states")));
+  EXPECT_THAT(outcome.out, Not(HasSubstr("host states")));
   EXPECT_THAT(
       estimate({"--model", "gpt2-1b", "--gpu-memory", "40GiB", "--host-memory", "1GiB"}).out,
-      HasSubstr("of it states"));
+      HasSubstr("host states"));
 }
 
 struct Refusal {

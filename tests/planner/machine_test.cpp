@@ -309,7 +309,7 @@ TEST(MachineJson, RatesThatOtherNumbersOfGpusMakeUnusableAreRefused) {
 
 TEST(MachineJson, WhatIsNoObjectIsRefused) {
   for (const char* const text : {"", "{", "[]", "3", "null", "{\"gpus\": 1e999}", "\xff\xfe"}) {
-    expect_refused(machine_from_json(text).status(), Code::kBadInput, {"no JSON object"});
+    expect_refused(machine_from_json(text).status(), Code::kBadInput, {"not a JSON object"});
   }
 }
 

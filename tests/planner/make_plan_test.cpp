@@ -224,7 +224,7 @@ TEST(MakePlan, ARefusalSaysHowMuchMoreWouldDo) {
   machine.host_memory_bytes = 64 * kGiB;
   const LeastPlan host = *least_plan(profile, machine, {});
   const std::string says = make_plan(profile, machine, {}).status().message();
-  EXPECT_THAT(says, ContainsRegex("in host memory .* beside [1-9][0-9.]* GiB on each GPU"));
+  EXPECT_THAT(says, ContainsRegex("in host memory .* and [1-9][0-9.]* GiB on each GPU"));
   EXPECT_THAT(says, HasSubstr(format_bytes(host.host_short_bytes) + " too few"));
   const double more_bytes = static_cast<double>(host.host_short_bytes) / kHostShare;
   machine.host_memory_bytes += static_cast<uint64_t>(0.99 * more_bytes);
@@ -598,7 +598,7 @@ TEST(MakePlan, SaysWhatIsInTheWayOfSwingChunks) {
   large.gpus = 64;
   const Plan many = plan_of(small_profile(), large, host);
   EXPECT_EQ(many.swing.why, kRanks);
-  EXPECT_THAT(text_of(many), HasSubstr("48 GPUs at most (--exchange collective)"));
+  EXPECT_THAT(text_of(many), HasSubstr("at most 48 GPUs (--exchange collective)"));
   Plan plan = far;  // by hand: a step that would be longer
   plan.swing = {.why = kNoGain, .stride = 2, .step_s = 1.37, .without_s = 1};
   EXPECT_THAT(text_of(plan), HasSubstr("37.0 % more"));

@@ -79,7 +79,7 @@ TEST(SafetensorsHeader, FilesThatAreNone) {
   EXPECT_THAT(refusal(folder.path()), HasSubstr("no model.safetensors"));
   ASSERT_EQ(::mkfifo((folder.path() + "/pipe").c_str(), 0600), 0);
   EXPECT_THAT(refusal(folder.path() + "/pipe"), HasSubstr("not an ordinary file"));
-  EXPECT_THAT(refusal(folder.write("empty", "")), HasSubstr("0 bytes are no safetensors file"));
+  EXPECT_THAT(refusal(folder.write("empty", "")), HasSubstr("0 bytes are not a safetensors file"));
   EXPECT_THAT(refusal(folder.write("short", "1234567")), HasSubstr("7 bytes"));
   for (uint64_t length : {uint64_t{3}, uint64_t{1} << 40, UINT64_MAX, UINT64_MAX - 7}) {
     EXPECT_THAT(refusal(folder.write("long", file_of("{}", 0, length))), HasSubstr("cut off"));

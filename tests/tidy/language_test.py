@@ -52,6 +52,22 @@ class Comments(unittest.TestCase):
         self.assertEqual(language.measure_header('const char* url = "http://what/of";  // NOLINT\n').sentences, [])
 
 
+class Messages(unittest.TestCase):
+    def test_of_the_sources_have_no_old_words(self):
+        paths = language.message_sources()
+        self.assertGreater(len(paths), 500)
+        found = {language.name_of(path): language.measure_messages(path.read_text(encoding='utf-8')).old
+                 for path in paths}
+        self.assertEqual({name: old for name, old in found.items() if old}, {})
+
+    def test_a_message_in_the_old_style_is_found(self):
+        for message in ('the model lacks it', '{} is no folder{}', 'user {}, as whom it runs', 'a job that "\n    "is told'):
+            measure = language.measure_messages(f'  fail(\n    "{message}", path);\n')
+            self.assertEqual(kinds_of(measure.faults()), {'old'}, message)
+        for message in ('there is no GPU in it', 'it is no longer there', 'lacks', 'open the file'):
+            self.assertEqual(language.measure_messages(f'fail("{message}");  // refused\n').faults(), [], message)
+
+
 class HelpTexts(unittest.TestCase):
     def test_of_each_program_are_within_the_limits(self):
         texts = language.help_texts()
