@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "base/compute_type_names.h"
 #include "base/units.h"
+#include "base/wrapped.h"
 #include "planner/plan/plan_json.h"
 #include "planner/search/benefit.h"
 #include "planner/search/make_plan.h"
@@ -170,7 +171,7 @@ std::string fits_text(const ReportRow& row, const EstimateReport& report) {
                        format_bytes(row.bytes.gpu() - allowed + report.activations_short_bytes));
   }
   const uint64_t host = usable_host_bytes(report.request.host_memory_bytes.value_or(UINT64_MAX));
-  if (row.bytes.host() <= host) return "no: activations of one sequence";
+  if (row.bytes.host() <= host) return "no: activations";
   return fmt::format("no: host {} short", format_bytes(row.bytes.host() - host));
 }
 
@@ -182,35 +183,35 @@ bool states_move(const EstimateReport& report) {
 }
 
 std::string table_row(const ReportRow& row, const EstimateReport& report) {
-  std::string line = fmt::format("  {:<14}{:>12}{:>16}", strategy_name(row.strategy),
+  std::string line = fmt::format("  {:<13}{:>11}{:>15}", strategy_name(row.strategy),
                                  bytes_or_dash(row.bytes.gpu()), bytes_or_dash(row.bytes.host()));
   if (states_move(report)) {
     const bool moves = row.strategy == StateStrategy::kElixir;
-    line += fmt::format("{:>18}", moves ? bytes_or_dash(row.bytes.gpu_states) : "");
+    line += fmt::format("{:>12}", moves ? bytes_or_dash(row.bytes.gpu_states) : "");
   }
   if (row.largest_batch.has_value()) {
     line +=
-        fmt::format("{:>15}", *row.largest_batch == 0 ? "-" : fmt::to_string(*row.largest_batch));
+        fmt::format("{:>11}", *row.largest_batch == 0 ? "-" : fmt::to_string(*row.largest_batch));
   }
-  if (row.fits.has_value()) line += fmt::format("   {}", fits_text(row, report));
+  if (row.fits.has_value()) line += fmt::format("  {}", fits_text(row, report));
   return line + "\n";
 }
 
 std::string table_head(const EstimateReport& report) {
   const ReportRow& first = report.rows.front();
-  std::string line = fmt::format("  {:<14}{:>12}{:>16}", "", "a GPU", "a node's host");
-  if (states_move(report)) line += fmt::format("{:>18}", "host states");
-  if (first.largest_batch.has_value()) line += fmt::format("{:>15}", "largest batch");
-  if (first.fits.has_value()) line += "   will it fit";
+  std::string line = fmt::format("  {:<13}{:>11}{:>15}", "", "per GPU", "host per node");
+  if (states_move(report)) line += fmt::format("{:>12}", "GPU states");
+  if (first.largest_batch.has_value()) line += fmt::format("{:>11}", "max batch");
+  if (first.fits.has_value()) line += "  will it fit";
   return line + "\n";
 }
 
-// "the least it runs with, host exchange, 1 block of 58.7 M elements and 1 of 528.5 M"
+// "the least that it runs with, host exchange, 1 block of 58.7 M elements and 1 of 528.5 M"
 std::string elixir_text(const EstimateReport& report) {
   const LeastPlan* const least = least_of(report);
   std::string text = fmt::format(
       "{}, {} exchange",
-      least != nullptr ? "the least it runs with" : "chunks as long as the largest parameter",
+      least != nullptr ? "the least that it runs with" : "chunks as long as the largest parameter",
       told_exchange(report));
   if (least == nullptr || !least->fits()) return text;
   text +=
@@ -246,28 +247,29 @@ std::string foot(const EstimateReport& report) {
                   options.step.checkpoint_activations ? "checkpointed" : "kept");
   std::string text = "Model states, without activations.\n";
   if (report.activation_bytes.has_value()) {
-    text = fmt::format("Model states. Beside them a step takes {} of a GPU: {} {}.\n",
+    text = fmt::format("Model states. In addition, a step takes {} on each GPU: {} {}.\n",
                        format_bytes(*report.activation_bytes), options.step.batch, sequences);
   } else if (options.profiles != nullptr && report.u_allowed_bytes.has_value()) {
-    text += fmt::format("The largest batch: of a GPU, {}.\n", sequences);
+    text += fmt::format("The largest batch is per GPU, in {}.\n", sequences);
   }
   if (report.u_allowed_bytes.has_value()) {
     text += fmt::format(
-        "A GPU of {} holds {} of them: {:.0f} % of what is left, and at least {} not.\n",
+        "A GPU of {} can hold {} of them: {:.0f} % of the rest, and at least {} stay free.\n",
         format_bytes(*report.request.gpu_memory_bytes), format_bytes(*report.u_allowed_bytes),
         100 * kAllocatedShare, format_bytes(kDeviceOverheadBytes));
   }
   const bool gpu_known = report.request.gpu_memory_bytes.has_value();
   const bool host_known = report.request.host_memory_bytes.has_value();
   if (gpu_known != host_known) {
-    text += fmt::format("The memory of the {} is not given: what fits is about the {} alone.\n",
-                        gpu_known ? "host" : "GPUs", gpu_known ? "GPUs" : "host");
+    text +=
+        fmt::format("The memory of the {} is not given: \"will it fit\" is about the {} alone.\n",
+                    gpu_known ? "host" : "GPUs", gpu_known ? "GPUs" : "host");
   }
   text += quantised_text(report);
-  text += fmt::format("elixir: {}; the largest parameter{} has {} elements.\n", elixir_text(report),
-                      report.largest_assumed ? ", assumed," : "",
+  text += fmt::format("elixir: {}. The largest parameter{} has {} elements.\n", elixir_text(report),
+                      report.largest_assumed ? " (assumed)" : "",
                       people_count(report.request.largest_param));
-  return text;
+  return wrapped(text, {});
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "base/units.h"
+#include "base/wrapped.h"
 #include "planner/estimate/estimate.h"
 #include "planner/plan/plan_json.h"
 #include "planner/search/benefit.h"
@@ -162,18 +163,22 @@ std::string to_json(const std::vector<ComparedRow>& rows) {
 }
 
 std::string to_text(const std::vector<ComparedRow>& rows) {
-  std::string text = fmt::format("{:<14} {:<11} {:>11} {:>11} {:>12} {:>13}   {}\n", "strategy",
-                                 "exchange", "step", "tokens/s", "a GPU", "a node's host", "lacks");
+  std::string text = fmt::format("{:<14} {:<11} {:>11} {:>11} {:>12} {:>13}\n", "strategy",
+                                 "exchange", "step", "tokens/s", "per GPU", "host per node");
   for (const ComparedRow& row : rows) {
-    const std::string step = row.fits ? fmt::format("{:.1f} ms", 1e3 * row.step_s) : "-";
-    const std::string tokens = row.fits ? fmt::format("{:.0f}", row.tokens_s) : "-";
-    text += fmt::format("{:<14} {:<11} {:>11} {:>11} {:>12} {:>13}   {}\n", row.strategy, row.path,
-                        step, tokens, format_bytes(row.gpu_bytes), format_bytes(row.host_bytes),
-                        row.fits ? "" : row.lacks);
+    const std::string speed =
+        row.fits ? fmt::format("{:>11} {:>11.0f}", fmt::format("{:.1f} ms", 1e3 * row.step_s),
+                               row.tokens_s)
+                 : fmt::format("{:>23}", row.lacks + " short");
+    text += fmt::format("{:<14} {:<11} {} {:>12} {:>13}\n", row.strategy, row.path, speed,
+                        format_bytes(row.gpu_bytes), format_bytes(row.host_bytes));
   }
-  return text +
-         "\nAll predicted. elixir: its plans. The others: memory in their papers' accounting with "
-         "nothing\nfor buckets, steps simulated; ZeRO's offload with nothing hidden.\n";
+  return text + "\n" +
+         wrapped(
+             "All figures are predicted. elixir: its plans. The others: memory as their papers "
+             "count it, without buckets; simulated steps; ZeRO's offload hides nothing.",
+             {}) +
+         "\n";
 }
 
 }  // namespace elixir::planner

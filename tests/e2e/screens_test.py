@@ -53,6 +53,13 @@ class Screens(harness.ElixirTest):
                 self.assert_fits(lines, 10)
                 self.assertTrue(lines[0].startswith('fits         yes: '), lines[0])
 
+    def test_estimates_and_comparisons(self):
+        memory = ['--gpus', '4', '--gpu-memory', '24GiB', '--host-memory', '128GiB']
+        for command in (['estimate', '--model', 'gpt2-4b', *memory], ['estimate', '--params', '7.5e9', '--gpus', '64'],
+                        ['plan', '--model', 'gpt2-4b', '--machine', MACHINE, '--compare']):
+            with self.subTest(command=command):
+                self.assert_fits(self.show(CTL, *command), 10)
+
     def test_help(self):
         commands = [[program(name), '--help'] for name in ('elixir-train', 'elixir-run', 'elixird', 'elixir-generate',
                                                             'elixir-convert', 'elixirctl')]
