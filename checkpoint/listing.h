@@ -67,7 +67,8 @@ Result<uint32_t> prune(int folder, const Keep& keep, uint64_t up_to = UINT64_MAX
 // process. The lock is an flock on FOLDER/.elixir-lock, which a copy of the descriptor holds as
 // well. Waits up to `timeout_s` for another holder's end, and logs at once who holds it and how
 // long this job waits. If elixird is still writing a save there, waits up to an hour more, and logs
-// that: the save may be the last one of a job that was killed. Then kAlreadyRunning.
+// that: the save may be the last one of a job that was killed. Then kAlreadyRunning. A file system
+// without locks gives none: the log has a warning, and other jobs are not kept out.
 Result<int> lock_folder(int folder, double timeout_s);
 
 }  // namespace elixir::checkpoints

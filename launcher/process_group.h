@@ -70,10 +70,10 @@ struct GroupOutcome {
 // others have a deadline, after which they are killed. The deadline is later if a rank has said
 // that it saves first (client/ranks/launcher_note.h).
 //
-// A rank that exits with 128 + SIGINT, SIGTERM or SIGHUP has not failed. Somebody has told it to
-// stop, so the others get this signal, too. When wait() returns, and when the object is gone, no
-// process of any rank's process group is left, children of ranks included. (This process becomes
-// the subreaper, so that it can reap them.)
+// If a rank exits with 128 + SIGINT, SIGTERM or SIGHUP, somebody has told it to stop. It is the
+// failed rank of the outcome, and the others get this signal, too. When wait() returns, and when
+// the object is gone, no process of any rank's process group is left, children of ranks included.
+// (This process becomes the subreaper, so that it can reap them.)
 //
 // Not thread-safe. Call start(), then wait(), each once, while a SignalWatch lives.
 class ProcessGroup {

@@ -116,7 +116,8 @@ OrderedJson kinds_of(const StateBytes& bytes) {
   return {{"gpu_params", bytes.gpu_params},           {"gpu_grads", bytes.gpu_grads},
           {"gpu_states", bytes.gpu_states},           {"gpu_rcache", bytes.gpu_rcache},
           {"gpu_grad_blocks", bytes.gpu_grad_blocks}, {"host_params", bytes.host_params},
-          {"host_grads", bytes.host_grads},           {"host_states", bytes.host_states}};
+          {"host_grads", bytes.host_grads},           {"host_states", bytes.host_states},
+          {"host_waiting", bytes.host_waiting}};
 }
 
 OrderedJson row_of(const ReportRow& row) {

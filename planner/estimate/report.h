@@ -76,7 +76,7 @@ Result<EstimateReport> make_report(const EstimateRequest& request, const ReportO
 // ...}, "fits", "largest_batch"}, "zero1": ...}.
 // "fits" and "largest_batch" are there if they are known. Elixir's row also has "chunk_numel",
 // "rcache_blocks", "long_blocks" and "long_numel" of `least`. by_kind has every member of
-// StateBytes except host_waiting. If that is 0, they add up to the two sums.
+// StateBytes; they add up to the two sums.
 // Quantised weights add "quantised": [{"type", "tensors", "params", "bytes"}], and "trainable":
 // false.
 std::string to_json(const EstimateReport& report);
