@@ -128,7 +128,7 @@ std::string predicted_text(const Plan& plan) {
 std::string waiting_text(const Plan& plan) {
   if (plan.chosen.exchange != shm::Exchange::kCollective || plan.gpus == 1) return "";
   if (plan.bytes.host_waiting > 0) {
-    return fmt::format(", gradients that wait {}", format_bytes(plan.bytes.host_waiting));
+    return fmt::format(", waiting gradients {}", format_bytes(plan.bytes.host_waiting));
   }
   const uint64_t one_model = (plan.numel - plan.frozen_numel) * element_bytes(plan.type);
   return fmt::format("; {} more at most where passes leave parameters unused",

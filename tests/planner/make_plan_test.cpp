@@ -307,7 +307,7 @@ TEST(MakePlan, GradientsThatDoWaitAreCounted) {
     EXPECT_LE(plan.bytes.host_waiting, model_bytes);
     EXPECT_EQ(plan_of(used, machine, request).bytes.host_waiting, 0u);
     EXPECT_THAT(text_of(plan),
-                HasSubstr(", gradients that wait " + format_bytes(plan.bytes.host_waiting)));
+                HasSubstr(", waiting gradients " + format_bytes(plan.bytes.host_waiting)));
     const Plan read = must(plan_from_json(to_json(plan)));
     EXPECT_EQ(read.bytes.host_waiting, plan.bytes.host_waiting);
     // As much less memory, and it does not fit.
@@ -315,7 +315,7 @@ TEST(MakePlan, GradientsThatDoWaitAreCounted) {
         static_cast<double>(plan.bytes.host() - plan.bytes.host_waiting / 2) / kHostShare);
     EXPECT_TRUE(make_plan(used, machine, request).ok());
     expect_refused(make_plan(unused, machine, request).status(), Code::kResourceExhausted,
-                   {", gradients that wait "});
+                   {", waiting gradients "});
   }
 }
 
