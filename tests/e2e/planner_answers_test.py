@@ -138,7 +138,7 @@ class Plans(Answers):
         model = ['--model', 'gpt2-4b', '--batch', '140']
         rows = {row['strategy']: row for row in self.plan(*model, *SERVER, '--compare')['rows']}
         message = self.refused(DOES_NOT_FIT, 'plan', *model, *SERVER)
-        activations = float(re.search(r'([\d.]+) GiB more than there are', message).group(1))
+        activations = float(re.search(r'([\d.]+) GiB too much', message).group(1))
         lacks = {name: float(re.fullmatch(r'GPU ([\d.]+) GiB', row['lacks']).group(1))
                  for name, row in rows.items()}
         self.assertGreater(min(lacks.values()), activations)
