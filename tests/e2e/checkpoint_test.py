@@ -231,7 +231,7 @@ class Signals(Checkpoint):
         running = self.start(TRAIN, TINY, '--steps', '1000000', '--log-every', '1')
         running.wait_for_text('step 3/')
         running.signal(signal.SIGUSR1)
-        running.wait_for_text('save_asked .*none without --checkpoints')
+        running.wait_for_text('save_asked .*nothing is saved without --checkpoints')
         running.signal(signal.SIGTERM)
         self.assertEqual(running.wait().exit_code, 143)
 
