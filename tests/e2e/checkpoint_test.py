@@ -246,7 +246,7 @@ class Beginnings(Checkpoint):
         os.symlink('nowhere', link)
         into = ['--checkpoints', self.checkpoints]
         for exit_code, text, flags in (
-                (4, 'it is no checkpoint', ['--resume', none]),
+                (4, 'it is not a checkpoint', ['--resume', none]),
                 (4, 'this folder does not exist', [*TEXT, '--init', none]),
                 (4, 'holds another model (gpt2-nano) than opt-nano', ['--model', 'opt-nano', '--resume', self.at(8)]),
                 (4, 'number of layers is 4 and not 3', ['--model', 'nano', '--layers', '3', *TEXT, '--init', self.at(8)]),

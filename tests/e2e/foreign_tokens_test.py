@@ -178,7 +178,7 @@ class ForeignTokens(harness.ElixirTest):
                 ('say it with --tokens-dtype', [*init, '--data', wide]),
                 ('token 70000 at position 3 is outside', [*init, *uint32, '--data', wide]),
                 ('token 608 at position 400 is outside', [*init, *uint32, '--data', beyond]),
-                ('are no multiple', [*init, '--tokens-dtype', 'uint32', '--data', self.write('odd.bin', b'abc')]),
+                ('are not a multiple', [*init, '--tokens-dtype', 'uint32', '--data', self.write('odd.bin', b'abc')]),
                 ('JSON is not read', [*init, '--data', lines]),
                 ('a vocabulary of 128256, and the model\'s is 608', [*init, '--data', other])):
             with self.subTest(flags=flags):
