@@ -34,6 +34,13 @@ bool is_checkpoint(const std::string& path) {
          checkpoints::has_manifest(AT_FDCWD, path);
 }
 
+// Of a valid one; `read`: all of it was read.
+std::string state_of(const ListedCheckpoint& one, bool read) {
+  const std::string text = read ? "as written" : "yes";
+  if (!one.good.has_value()) return text;
+  return text + (*one.good ? ", good" : ", NOT GOOD: the run had diverged");
+}
+
 }  // namespace
 
 Result<std::vector<ListedCheckpoint>> find_checkpoints(const std::string& given) {
@@ -63,15 +70,17 @@ void verify_checkpoint(ListedCheckpoint& listed, uint32_t threads) {
 }
 
 std::string checkpoints_json(const std::vector<ListedCheckpoint>& all) {
-  nlohmann::ordered_json rows = nlohmann::ordered_json::array();
+  using json = nlohmann::ordered_json;
+  json rows = json::array();
   for (const ListedCheckpoint& one : all) {
     rows.push_back({{"path", one.path},
                     {"step", one.step},
                     {"valid", one.valid},
                     {"bytes", one.bytes},
-                    {"why", one.why}});
+                    {"why", one.why},
+                    {"good", one.good.has_value() ? json(*one.good) : json()}});
   }
-  return rows.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+  return rows.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
 std::string checkpoints_text(const std::vector<ListedCheckpoint>& all, bool read) {
@@ -82,7 +91,7 @@ std::string checkpoints_text(const std::vector<ListedCheckpoint>& all, bool read
   for (const ListedCheckpoint& one : all) {
     text += fmt::format("{:<{}}  {:>9}  {:>10}  {}\n", printable(one.path), width, one.step,
                         one.bytes == 0 ? "-" : format_bytes(one.bytes),
-                        one.valid ? (read ? "as written" : "yes") : "NO: " + printable(one.why));
+                        one.valid ? state_of(one, read) : "NO: " + printable(one.why));
   }
   return text;
 }

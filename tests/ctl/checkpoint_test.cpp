@@ -62,12 +62,13 @@ TEST_F(CheckpointTest, ListTellsPathStepAndBytesInTheOrderOfSteps) {
   }
   const uint64_t steps[] = {20, 40, 100};
   for (size_t i = 0; i < 3; ++i) {
-    EXPECT_EQ(all[i].size(), 5u);
+    EXPECT_EQ(all[i].size(), 6u);
     EXPECT_EQ(all[i]["path"], at(steps[i]));
     EXPECT_EQ(all[i]["step"], steps[i]);
     EXPECT_EQ(all[i]["valid"], true);
     EXPECT_EQ(all[i]["bytes"], bytes);
     EXPECT_EQ(all[i]["why"], "");
+    EXPECT_TRUE(all[i]["good"].is_null()) << "nobody has recorded its health";
   }
   EXPECT_EQ(ended.out.substr(0, 10), "[{\"path\":\"");
 }
@@ -86,6 +87,25 @@ TEST_F(CheckpointTest, TablesAreForPeople) {
   EXPECT_THAT(ctl({"list", empty.path()}).out, HasSubstr("no checkpoints"));
   EXPECT_EQ(ctl({"list", empty.path(), "--json"}).out, "[]\n");
   EXPECT_EQ(ctl({"verify", empty.path()}).code, 4) << "nothing was verified";
+}
+
+TEST_F(CheckpointTest, TheHealthIsTold) {
+  const struct {
+    checkpoints::Health health;
+    bool good;
+    const char* says;
+  } cases[] = {{{.not_finite = 0, .finite_step = true}, true, "KiB  yes, good\n"},
+               {{.not_finite = 3, .finite_step = true}, false, "KiB  yes, NOT GOOD: the run had"},
+               {{.not_finite = 0, .finite_step = false}, false, "KiB  yes, NOT GOOD: the run had"}};
+  checkpoints::SmallCheckpoint small;
+  for (const auto& one : cases) {
+    small.manifest.step = 40;
+    small.manifest.health = one.health;
+    folder_.write(checkpoints::step_name(40) + "/" + checkpoints::kManifestName,
+                  checkpoints::encode_manifest(small.manifest));
+    EXPECT_EQ(json::parse(ctl({"list", at(40), "--json"}).out)[0]["good"], one.good);
+    EXPECT_THAT(ctl({"list", at(40)}).out, HasSubstr(one.says));
+  }
 }
 
 TEST_F(CheckpointTest, ABitThatIsAnotherIsFoundByReadingAlone) {

@@ -191,7 +191,8 @@ TEST(Job, ARankThatStopsInTheMidstOfAStepIsNamed) {
     EXPECT_EQ(world.ports.overs, 0);
     tick(1126);
     EXPECT_EQ(world.ports.overs, begun ? 1 : 0);
-    if (begun) expect_told(world.ports, 0, Code::kTimedOut, "rank 1 has made some gradients of step 1");
+    if (begun)
+      expect_told(world.ports, 0, Code::kTimedOut, "rank 1 has made some gradients of step 1");
   }
 }
 
