@@ -20,9 +20,9 @@ PLAN = ['plan', '--model', 'gpt2-4b', '--batch', '4', '--machine', 'examples/mac
 BANNER = re.compile(r'// Data path, hop ([1-6]) of 6\b')
 # What happens in a hop, and in which process.
 HOPS = {
-    1: ('trainer', 'gradients leave the GPU', 'in one copy a chunk'),
+    1: ('trainer', 'gradients leave the GPU', 'one copy per chunk'),
     2: ('trainer', 'they are published', 'with a doorbell'),
-    3: ('elixird', 'the step is judged', 'and cut into slices'),
+    3: ('elixird', 'it checks the step', 'and cuts it into slices'),
     4: ('elixird', 'Adam on CPU threads', 'one pass over the states'),
     5: ('elixird', 'the chunk is published', 'with its last slice'),
     6: ('trainer', 'parameters come up', 'into the rCache, ahead of use'),
