@@ -31,7 +31,7 @@ Result<SavePlace> save_place(const std::string& folder) {
   SavePlace place;
   place.name = slash == std::string::npos ? path : path.substr(slash + 1);
   place.parent_path = slash == std::string::npos ? "." : path.substr(0, slash);
-  if (place.parent_path.empty()) place.parent_path = "/";
+  if (place.parent_path.empty()) place.parent_path.push_back('/');  // GCC 12 warns of an assignment
   if (!is_file_name(place.name)) {
     return refused(folder,
                    "its last part must be a name of letters, digits, '.', '_' and '-', and neither "
