@@ -17,6 +17,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 
 import figures
 
@@ -83,9 +84,13 @@ DEFAULT_RUN = ('-LE', '^(timing|nightly)$')  # as scripts/test.sh has it
 
 
 def shown_by_ctest(build, *choice):
-    """The entries of a build folder as ctest describes them, all or those of a choice (-L, -R)."""
-    return json.loads(subprocess.run(['ctest', '--test-dir', build, '--show-only=json-v1', *choice], cwd=ROOT,
-                                     check=True, capture_output=True, text=True).stdout)
+    """The entries of a build folder as ctest describes them, all or those of a choice (-L, -R). The list is
+    read from a folder of its own: ctest writes a log even then, over that of a run in the build folder."""
+    with tempfile.TemporaryDirectory() as folder:
+        with open(os.path.join(folder, 'CTestTestfile.cmake'), 'w', encoding='utf-8') as file:
+            file.write(f'subdirs("{os.path.join(ROOT, build)}")\n')
+        return json.loads(subprocess.run(['ctest', '--test-dir', folder, '--show-only=json-v1', *choice], cwd=ROOT,
+                                         check=True, capture_output=True, text=True).stdout)
 
 
 def properties_of(entry):

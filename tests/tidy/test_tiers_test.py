@@ -83,6 +83,19 @@ class Quick(unittest.TestCase):
                 self.assertEqual(rooms[name], room)
 
 
+class Lists(unittest.TestCase):
+    def test_a_list_leaves_the_log_of_a_run_alone(self):
+        with tempfile.TemporaryDirectory() as build:
+            log = os.path.join(build, 'Testing', 'Temporary', 'LastTest.log')
+            os.makedirs(os.path.dirname(log))
+            for path, text in ((log, 'kept'), (os.path.join(build, 'CTestTestfile.cmake'), 'add_test(a "true")\n')):
+                with open(path, 'w', encoding='utf-8') as file:
+                    file.write(text)
+            self.assertEqual([test['name'] for test in quick_tests.shown_by_ctest(build)['tests']], ['a'])
+            with open(log, encoding='utf-8') as file:
+                self.assertEqual(file.read(), 'kept')
+
+
 class Sanitizers(unittest.TestCase):
     """Which rooms a default run repeats under sanitizers."""
 
