@@ -135,7 +135,7 @@ if run_step release.build scripts/build.sh release -- all; then
   run_step release.tests run_ctest release -LE '^(timing|nightly)$' || true
 fi
 ! there_is_time tidy 10 || run_step tidy scripts/tidy.py --since "$SINCE" || true
-if there_is_time asan 45; then
+if there_is_time asan 55; then
   listed=$(scripts/sanitizer_tests.py fuzz "$SINCE") || failed+=(fuzz)
   read -r -d '' -a decoders <<<"$listed" || true
   fuzzers=()
@@ -143,7 +143,7 @@ if there_is_time asan 45; then
   run_chosen asan "${fuzzers[@]}"
   [[ ${#decoders[@]} -eq 0 ]] || run_step fuzz fuzz_decoders "${decoders[@]}" || true
 fi
-! there_is_time tsan 25 || run_chosen tsan
+! there_is_time tsan 30 || run_chosen tsan
 echo
 scripts/ci_minutes.sh || true  # when nothing could be built
 
