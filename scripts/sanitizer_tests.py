@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """The tests that a run of scripts/test.sh repeats under sanitizers: those of the rooms whose code differs
-from a revision. Comments and lists of sources are no code. Nightly parts (sanitizers, fuzz) run all of them.
+from a revision. Comments, words of messages and lists of sources are no code. Nightly parts (sanitizers,
+fuzz) run all of them.
 
     scripts/sanitizer_tests.py PRESET REV    ctest's entries of build/PRESET (asan or tsan), each with the
                                              target that builds its program

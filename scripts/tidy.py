@@ -4,8 +4,9 @@ which take minutes a file.
 
     scripts/tidy.py               what has changed since it was clean: the source, a header of Elixir's
                                   that it includes, its command, .clang-tidy or clang-tidy itself
-    scripts/tidy.py --since REV   of these the sources that differ from REV in more than comments, and for
-                                  each header that does one source that includes it; all if REV is not known
+    scripts/tidy.py --since REV   of these the sources that differ from REV in more than comments and
+                                  messages, and for each header that does one source that includes it; all
+                                  if REV is not known
     scripts/tidy.py FILE...       these, changed or not
 
 Uses the compile commands of the preset tidy, in which each source is compiled by itself.
@@ -15,15 +16,18 @@ import concurrent.futures
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 
 import figures
+import language
 
 ROOT = figures.ROOT
 BUILD = os.path.join(ROOT, 'build', 'tidy')
 STAMPS = os.path.join(BUILD, 'clean')
 JOBS = 2
+TOKEN = re.compile(rf'{language.LITERAL}|//.*|\w+|\S')
 # Without CUDA no preset compiles it; clang-tidy takes the command of a source like it.
 BESIDE = ('kernels/kernels.cpp',)
 
@@ -76,15 +80,20 @@ def sources_for(changed, sources, tree):
 
 
 def code_of(text):
-    """The words of a source, without comments; those that speak to clang-tidy stay."""
+    """The tokens of a source, without comments; those that speak to clang-tidy stay. A message, a text of
+    three words or more, counts by its number of {}."""
     def kept(found):
         is_comment = found[0].startswith(('//', '/*')) and 'NOLINT' not in found[0]
         return ' ' if is_comment else found[0]
-    return figures.NO_CODE.sub(kept, text).split()
+
+    def shortened(found):
+        message = ''.join(part[1:-1] for part in re.findall(language.LITERAL, found[0]))
+        return f'"message of {message.count("{")}"' if language.words(message) > 2 else found[0]
+    return TOKEN.findall(language.LITERALS.sub(shortened, figures.NO_CODE.sub(kept, text)))
 
 
 def changed_since(revision):
-    """Files that differ from a revision, sources and headers in more than comments; None if git does not
+    """Files that differ from a revision, sources and headers in more than comments and messages; None if git does not
     know the revision."""
     done = subprocess.run(['git', 'diff', '--name-only', revision], cwd=ROOT, capture_output=True, text=True)
     if done.returncode != 0:

@@ -64,6 +64,13 @@ class ClangTidy(unittest.TestCase):
                       text.replace('// one', '// NOLINT'), text.replace('int a', 'inta')):
             self.assertNotEqual(tidy.code_of(text), tidy.code_of(other), other)
 
+    def test_the_words_of_a_message_are_no_change(self):
+        text = 'fail("{} is no file: give\\n"\n     "another one", path, "rb");\n'
+        same = 'fail(\n    "{} is not a file:\\nname another file", path,\n     "rb");\n'
+        self.assertEqual(tidy.code_of(text), tidy.code_of(same))
+        for other in (text.replace('{}', '{} {}'), text.replace('"rb"', '"wb"'), text.replace(', path', '')):
+            self.assertNotEqual(tidy.code_of(text), tidy.code_of(other), other)
+
 
 if __name__ == '__main__':
     unittest.main()
