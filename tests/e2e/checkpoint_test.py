@@ -27,7 +27,7 @@ class Resume(Checkpoint):
         self.assertEqual(step_names(self.checkpoints), [name_of(step) for step in (8, 16, 20)])
         resumed = self.train(1, flags, '--resume', self.at(8))
         self.assertEqual(resumed.checksum, undisturbed.checksum, str(resumed))
-        self.assertIn('of step 8', resumed.output)
+        self.assertIn(', step 8, as --resume says', resumed.output)
         self.assertIn('step 20/20,', resumed.output)
         self.assertNotIn('step 8/20,', resumed.output)
         self.assertNotRegex(resumed.all_text, 'resumed_otherwise|other_hyperparameters|random_numbers')
