@@ -58,7 +58,8 @@ TEST(Door, AJobThatNeedsMoreDescriptorsIsRefusedWithTheLimit) {
   EXPECT_NE(daemon.ask_status(), "");  // it has said at its start what there is to say
   EXPECT_EQ(count(daemon.log(), "event=descriptor_limit"), 1u) << daemon.log();
   expect_refused(FakeJob::start({.folder = daemon.folder(), .model = door_model(8)}).status(),
-                 Code::kResourceExhausted, {"8 ranks", "whose limit is 64", "ulimit -n", "LimitNOFILE"});
+                 Code::kResourceExhausted,
+                 {"8 ranks", "whose limit is 64", "ulimit -n", "LimitNOFILE"});
   // As many as it said it is enough for.
   expect_steps(*start_job(daemon, "pair", 2), 1);
 }
