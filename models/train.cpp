@@ -273,9 +273,10 @@ int run(const char* program, TrainOptions options) {
   const LaunchEnvironment environment = value_or_throw(read_launch_environment());
   options.run.environment = environment;
   options.run.device = device_of(options.device_choice);
-  options.run.log_plan = options.verbose || !stderr_is_terminal();
   require_rank(options.inject_overflow, environment);
-  init_log(fmt::format("{}[{}]", program, environment.rank));
+  const bool quiet = stderr_is_terminal() && !options.verbose;  // progress lines say enough
+  init_log(fmt::format("{}[{}]", program, environment.rank),
+           quiet ? LogLevel::kWarn : LogLevel::kInfo);
   use_threads(options.threads, environment.local_world_size);
   set_up_torch(options);
   const at::DeviceType device = at::Device(options.run.device).type();

@@ -239,7 +239,7 @@ void add_output_options(CLI::App& app, TrainOptions& options) {
       ->type_name("N");
   app.add_flag(
       "--verbose", options.verbose,
-      "The plan, and progress lines with the update rate, the rCache, device memory and the "
+      "The whole log, and progress lines with the update rate, the rCache, device memory and the "
       "bottleneck");
   app.add_flag("--deterministic", options.deterministic,
                "Only operators that give the same bits in every run; slower on a GPU, so not for "

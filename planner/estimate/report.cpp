@@ -270,7 +270,7 @@ std::string foot(const EstimateReport& report) {
   text += fmt::format("elixir: {}. The largest parameter{} has {} elements.\n", elixir_text(report),
                       report.largest_assumed ? " (assumed)" : "",
                       people_count(report.request.largest_param));
-  return wrapped(text, {});
+  return wrapped(text, {}) + "\n";
 }
 
 }  // namespace

@@ -71,7 +71,8 @@ TEST(Manifest, WhatIsNoManifestSaysSo) {
   EXPECT_THAT(refusal(sealed("{}")), HasSubstr("its format is not"));
   EXPECT_THAT(refusal(sealed("{")), HasSubstr("not JSON"));
   EXPECT_THAT(refusal(sealed(std::string(100'000, '['))), HasSubstr("deeper than"));
-  EXPECT_THAT(refusal(std::string(kMaxManifestBytes + 1, '[')), HasSubstr("may have"));
+  EXPECT_THAT(refusal(std::string(kMaxManifestBytes + 1, '[')),
+              HasSubstr("the limit for a manifest"));
   EXPECT_THAT(refusal(sealed("[" + std::string(9'000'000, ' ').replace(0, 1, "1") + "]")),
               HasSubstr("format"));
   std::string wide = "[0";
@@ -133,9 +134,9 @@ TEST(Manifest, ValuesOutOfRangeAreRefused) {
       {"/program", std::string(kMaxProgramBytes + 1, 'x'), "'program'"},
       {"/files", "x", "'files' is not a list"},
       {"/files/0/name", "../x", "cannot be the name of a file of a checkpoint"},
-      {"/files/0/name", "/etc/passwd", "no name"},
-      {"/files/0/name", "a/b/c", "no name"},
-      {"/files/0/name", "elixir.json", "no name"},
+      {"/files/0/name", "/etc/passwd", "cannot be the name"},
+      {"/files/0/name", "a/b/c", "cannot be the name"},
+      {"/files/0/name", "elixir.json", "cannot be the name"},
       {"/files/0/name", "model-00001-of-00002.safetensors", "listed twice"},
       {"/files/0/name", std::string(600, 'x'), "'name'"},
       {"/files/0/bytes", 1, "would have 1 bytes, its pieces"},

@@ -224,10 +224,10 @@ TEST_F(HostileRequests, EndTheirSessionAlone) {
   expect_ended("turn", out_of_turn, {folder, file}, "request 7 for a folder");
   expect_ended("few", save_message(), {folder}, "descriptors, not 2");
   expect_ended("fewer", with_more, {folder, file}, "descriptors, not 4");
-  expect_ended("file", save_message(), {file, file}, "no folder");
+  expect_ended("file", save_message(), {file, file}, "not a folder");
   expect_ended("many", save_message(uint64_t{1} << 60), {folder, file}, "bytes of details");
   expect_ended("zeros", save_message(4096), {folder, file}, "no sealed memfd");
-  expect_ended("load-file", load_message(), {file, file}, "no folder");
+  expect_ended("load-file", load_message(), {file, file}, "not a folder");
   expect_ended("load-zeros", load_message(4096), {folder, file}, "no sealed memfd");
   // More than may be under way. The first one may have ended the session before the last is sent.
   const auto job = start("ring");

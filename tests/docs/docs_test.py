@@ -218,7 +218,8 @@ class Docs(harness.ElixirTest):
         known |= set(re.findall(r'--[a-z0-9-]+', self.succeed(
             'python3', '-B', os.path.join(REPOSITORY, 'bench', 'peers.py'), '--help').output))
         # Of torchrun, cmake, sbatch, srun, scripts, and programs of our own that tell them elsewhere.
-        known |= {'--signal', '--exact', '--cpus-per-task', '--mem', '--no-python', '--nproc-per-node', '--install', '--fix', '--user', '--now'}
+        known |= {'--signal', '--exact', '--cpus-per-task', '--mem', '--job-name', '--requeue', '--jobid', '--overlap', '--full',
+                  '--no-python', '--nproc-per-node', '--install', '--fix', '--user', '--now'}
         for page in files('.md'):
             if os.path.relpath(page, REPOSITORY).split(os.sep)[0] not in ('README.md', 'docs'):
                 continue

@@ -140,7 +140,7 @@ TEST_F(RunStartTest, TheModelAloneIsNotResumed) {
 TEST_F(RunStartTest, OneByItsNameIsResumedWithoutAFolderToWriteTo) {
   const RunStart start = must(find_start({.resume = save(10)}));
   EXPECT_TRUE(start.resumes);
-  EXPECT_THAT(start.said, ElementsAre(HasSubstr("of step 10")));
+  EXPECT_THAT(start.said, ElementsAre(HasSubstr(", step 10, as --resume says")));
   EXPECT_THAT(refused({.resume = folder_.path("none")}, Code::kBadInput), HasSubstr("--init"));
   folder_.write("torn/elixir.json", "{}");
   EXPECT_THAT(refused({.resume = folder_.path("torn")}, Code::kBadInput), HasSubstr("--resume"));
