@@ -326,7 +326,7 @@ TEST(EstimateCommand, ATableForPeople) {
   EXPECT_THAT(outcome.out, HasSubstr("will it fit\n"));
   EXPECT_THAT(outcome.out, HasSubstr("no: GPU 109.17 GiB short\n"));  // ddp
   for (const char* row : kRows) EXPECT_THAT(outcome.out, HasSubstr(std::string("  ") + row + " "));
-  EXPECT_LE(std::count(outcome.out.begin(), outcome.out.end(), '\n'), 17);
+  EXPECT_LE(std::count(outcome.out.begin(), outcome.out.end(), '\n'), 18);
   const Outcome bare = estimate({"--params", "7.5B"});
   EXPECT_THAT(bare.out, Not(HasSubstr("will it fit")));
   EXPECT_THAT(bare.out,
