@@ -179,7 +179,7 @@ class ELIXIR_PUBLIC Optimizer {
   // How `step`, one of the last four, spent its time. It does not block: on a GPU the result's
   // `step` is 0 until the times are known. They are known once outcome(step) has returned.
   Roofline roofline(uint32_t step);
-  // The chunks, the rCache, the memory and the times of the start. It does not change.
+  // The chunks, the rCache, the memory and the times of the start, as the optimizer was built.
   const PlanSummary& plan() const;
   const LaunchEnvironment& environment() const;
 

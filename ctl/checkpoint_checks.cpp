@@ -34,7 +34,7 @@ bool is_checkpoint(const std::string& path) {
          checkpoints::has_manifest(AT_FDCWD, path);
 }
 
-// Of a valid one; `read`: all of it was read.
+// How the table describes a valid checkpoint. `read`: its data were read and compared, too.
 std::string state_of(const ListedCheckpoint& one, bool read) {
   const std::string text = read ? "as written" : "yes";
   if (!one.good.has_value()) return text;

@@ -1,13 +1,13 @@
 #pragma once
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <cstdint>
 #include <iostream>
 #include <string_view>
 
 #include "base/clock.h"
+#include "base/progress.h"
 
 namespace elixir::ctl {
 
@@ -17,7 +17,7 @@ class SearchProgress {
  public:
   void looking_at(std::string_view what, uint64_t value) const {
     constexpr double kQuietSeconds = 2;
-    if (seconds_since(begin_ns_) < kQuietSeconds || ::isatty(STDERR_FILENO) == 0) return;
+    if (seconds_since(begin_ns_) < kQuietSeconds || !stderr_is_terminal()) return;
     std::cerr << fmt::format("elixirctl: looking at {} {}\n", what, value);
   }
 

@@ -19,6 +19,8 @@ import subprocess
 import sys
 from dataclasses import dataclass, field
 
+import figures
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 MEAN_WORDS_MAX = 19
@@ -70,7 +72,7 @@ class Measure:
     sentences: list[str] = field(default_factory=list)
     cells: list[str] = field(default_factory=list)
     open_lines: list[str] = field(default_factory=list)  # of a paragraph that has not ended
-    old_words: dict[re.Pattern[str], str] = field(default_factory=lambda: OLD)
+    messages: list[str] = field(default_factory=list)  # of C++ sources; only their words count
 
     def end_paragraph(self) -> None:
         self.sentences += sentences(" ".join(self.open_lines))
@@ -90,8 +92,6 @@ class Measure:
 
     @property
     def wide_cells(self) -> list[str]:
-        if self.old_words is not OLD:  # messages
-            return []
         return [c for c in self.cells if words(c) > CELL_WORDS_MAX]
 
     @property
@@ -99,8 +99,9 @@ class Measure:
         """(words found, words to use, sentence)"""
         return [
             (found.group(0), use, text)
-            for text in self.sentences + self.cells
-            for pattern, use in self.old_words.items()
+            for texts, old_words in ((self.sentences + self.cells, OLD), (self.messages, OLD_IN_MESSAGES))
+            for text in texts
+            for pattern, use in old_words.items()
             for found in pattern.finditer(text)
         ]
 
@@ -226,22 +227,23 @@ LITERAL = r'"(?:[^"\\\n]|\\.)*"'
 LITERALS = re.compile(rf"{LITERAL}(?:\s*\n\s*{LITERAL})*")  # the compiler joins them
 
 
+def message_in(literals: str) -> str:
+    """The text of LITERALS if it is a message, which has three words or more; else ''."""
+    text = "".join(part[1:-1] for part in re.findall(LITERAL, literals))
+    return text if words(text) > 2 else ""
+
+
 def measure_messages(text: str) -> Measure:
-    """Texts in quotation marks of at least three words."""
-    measure = Measure(old_words=OLD_IN_MESSAGES)
+    """Messages alone, without comments."""
     code = re.sub(r"^\s*//.*$", "", text, flags=re.MULTILINE)
-    for found in LITERALS.findall(code):
-        message = "".join(part[1:-1] for part in re.findall(LITERAL, found))
-        if words(message) > 2:
-            measure.cells.append(message)
-    return measure
+    return Measure(messages=[message for message in map(message_in, LITERALS.findall(code)) if message])
 
 
 def message_sources() -> list[pathlib.Path]:
     """C++ files of the product."""
     return [
         path for pattern in ("*.h", "*.cpp", "*.cu") for path in tracked(pattern)
-        if not name_of(path).startswith(("tests/", "bench/", "examples/"))
+        if not name_of(path).startswith(figures.OUTSIDE)
     ]
 
 

@@ -10,7 +10,6 @@ fuzz) run all of them.
 All are printed if git does not know the revision, or if what all tests share has changed.
 """
 
-import glob
 import os
 import re
 import subprocess
@@ -40,7 +39,7 @@ def entries(preset, rooms):
     empty for what has none."""
     build = os.path.join(ROOT, 'build', preset)
     if not os.path.isfile(os.path.join(build, 'build.ninja')):
-        subprocess.run(['cmake', '--preset', preset], cwd=ROOT, check=True, capture_output=True)
+        tidy.configure(preset)
     shown = quick_tests.shown_by_ctest(build, *quick_tests.DEFAULT_RUN)
     known = subprocess.run(['ninja', '-C', build, '-t', 'targets', 'all'], check=True, capture_output=True, text=True)
     targets = {line.split(':')[0] for line in known.stdout.splitlines()}
@@ -62,14 +61,14 @@ def rooms_of_target(path, tree):
     return rooms - {'base'}
 
 
+def known_targets():
+    listed = subprocess.run(['scripts/fuzz.sh', '--list'], cwd=ROOT, check=True, capture_output=True, text=True)
+    return listed.stdout.split()
+
+
 def fuzz_targets(rooms, tree):
-    names = []
-    for path in sorted(glob.glob(os.path.join(ROOT, 'tests', 'fuzz', 'fuzz_*.cpp'))):
-        name = re.fullmatch(r'fuzz_(\w+)\.cpp', os.path.basename(path)).group(1)
-        path = os.path.relpath(path, ROOT)
-        if name != 'planted' and (rooms is None or 'fuzz' in rooms or rooms & rooms_of_target(path, tree)):
-            names.append(name)
-    return names
+    return [name for name in known_targets()
+            if rooms is None or 'fuzz' in rooms or rooms & rooms_of_target(f'tests/fuzz/fuzz_{name}.cpp', tree)]
 
 
 def main():

@@ -6,7 +6,7 @@
 # scripts/ci_minutes.sh shows afterwards where the time went. docs/design/tests.md says where a test belongs.
 #
 # On a slow machine a step after the release tests is left out, and named at the end, if it would end
-# more than ELIXIR_TEST_MINUTES (80) after the start. Nightly parts run it.
+# more than ELIXIR_TEST_MINUTES (80) after the start. scripts/tidy.py and nightly parts run it.
 #
 #   scripts/test.sh                   all but the labels timing (rates of this machine) and nightly (long)
 #   scripts/test.sh --quick           what the changes of the work tree can break, in about five minutes

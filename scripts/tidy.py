@@ -32,11 +32,11 @@ TOKEN = re.compile(rf'{language.LITERAL}|//.*|\w+|\S')
 BESIDE = ('kernels/kernels.cpp',)
 
 
-def configure():
-    """Writes compile_commands.json; sources that came or went are in it."""
-    done = subprocess.run(['cmake', '--preset', 'tidy'], cwd=ROOT, capture_output=True, text=True)
+def configure(preset):
+    """Writes the preset's compile_commands.json and lists of tests; sources that came or went are in them."""
+    done = subprocess.run(['cmake', '--preset', preset], cwd=ROOT, capture_output=True, text=True)
     if done.returncode != 0:
-        sys.exit(f'tidy: cmake --preset tidy failed:\n{done.stdout}{done.stderr}')
+        sys.exit(f'tidy: cmake --preset {preset} failed:\n{done.stdout}{done.stderr}')
 
 
 def commands():
@@ -80,21 +80,21 @@ def sources_for(changed, sources, tree):
 
 
 def code_of(text):
-    """The tokens of a source, without comments; those that speak to clang-tidy stay. A message, a text of
-    three words or more, counts by its number of {}."""
+    """The tokens of a source, without comments; those that speak to clang-tidy stay. Of a message the number
+    of {} counts."""
     def kept(found):
         is_comment = found[0].startswith(('//', '/*')) and 'NOLINT' not in found[0]
         return ' ' if is_comment else found[0]
 
     def shortened(found):
-        message = ''.join(part[1:-1] for part in re.findall(language.LITERAL, found[0]))
-        return f'"message of {message.count("{")}"' if language.words(message) > 2 else found[0]
+        message = language.message_in(found[0])
+        return f'"message of {message.count("{")}"' if message else found[0]
     return TOKEN.findall(language.LITERALS.sub(shortened, figures.NO_CODE.sub(kept, text)))
 
 
 def changed_since(revision):
-    """Files that differ from a revision, sources and headers in more than comments and messages; None if git does not
-    know the revision."""
+    """Files that differ from a revision, sources and headers in more than comments and messages; None if git
+    does not know the revision."""
     done = subprocess.run(['git', 'diff', '--name-only', revision], cwd=ROOT, capture_output=True, text=True)
     if done.returncode != 0:
         return None
@@ -128,7 +128,7 @@ def main():
     since = arguments[1] if arguments[:1] == ['--since'] and len(arguments) == 2 else None
     if since is None and any(argument.startswith('-') for argument in arguments):
         sys.exit('tidy: unknown options; see scripts/tidy.py --help')
-    configure()
+    configure('tidy')
     with open(os.path.join(ROOT, '.clang-tidy'), encoding='utf-8') as file:
         rules = file.read()
     rules += subprocess.run(['clang-tidy', '--version'], check=True, capture_output=True, text=True).stdout

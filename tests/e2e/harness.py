@@ -450,7 +450,7 @@ class GroupedTest(ElixirTest):
 
 
 class TimedResult(unittest.TextTestResult):
-    """Keeps how long each test took: seconds -> its name."""
+    """Keeps how long each test took, as (seconds, name)."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
