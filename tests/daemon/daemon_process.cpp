@@ -28,24 +28,45 @@ std::string elixird_path() {
 
 }  // namespace
 
+pid_t start_elixird(const shm::RuntimeFolder& folder, int output,
+                    std::vector<std::string> arguments, std::vector<std::string> prefix) {
+  SpawnOptions options;
+  options.argv = std::move(prefix);
+  for (const std::string& word : {elixird_path(), std::string("--runtime-dir"), folder.path,
+                                  std::string("--no-bandwidth-probe")}) {
+    options.argv.push_back(word);
+  }
+  options.argv.insert(options.argv.end(), arguments.begin(), arguments.end());
+  options.stdout_fd = output;
+  options.stderr_fd = output;
+  options.parent_death_signal = SIGKILL;
+  const Result<pid_t> child = spawn(options);
+  ELIXIR_CHECK(child.ok(), "{}", child.status().message());
+  return *child;
+}
+
+std::string ask_status(const shm::RuntimeFolder& folder, const std::string& request) {
+  void* context = zmq_ctx_new();
+  void* socket = zmq_socket(context, ZMQ_DEALER);
+  const int linger_ms = 0, timeout_ms = test::kPatienceMs;
+  zmq_setsockopt(socket, ZMQ_LINGER, &linger_ms, sizeof linger_ms);
+  zmq_setsockopt(socket, ZMQ_RCVTIMEO, &timeout_ms, sizeof timeout_ms);
+  zmq_connect(socket, folder.status_endpoint().c_str());
+  zmq_send(socket, request.data(), request.size(), 0);
+  std::string answer(1 << 20, '\0');
+  const int got = zmq_recv(socket, answer.data(), answer.size(), 0);
+  answer.resize(got < 0 ? 0 : std::min<size_t>(static_cast<size_t>(got), answer.size()));
+  zmq_close(socket);
+  zmq_ctx_term(context);
+  return answer;
+}
+
 DaemonProcess::DaemonProcess(std::vector<std::string> arguments, const std::string& runtime_dir,
                              std::vector<std::string> prefix) {
   folder_.path = runtime_dir.empty() ? home_.path() + "/run" : runtime_dir;
   log_path_ = home_.path() + "/log";
   const UniqueFd output(::open(log_path_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
-  SpawnOptions options;
-  options.argv = std::move(prefix);
-  for (const std::string& word : {elixird_path(), std::string("--runtime-dir"), folder_.path,
-                                  std::string("--no-bandwidth-probe")}) {
-    options.argv.push_back(word);
-  }
-  options.argv.insert(options.argv.end(), arguments.begin(), arguments.end());
-  options.stdout_fd = output.get();
-  options.stderr_fd = output.get();
-  options.parent_death_signal = SIGKILL;
-  const Result<pid_t> child = spawn(options);
-  ELIXIR_CHECK(child.ok(), "{}", child.status().message());
-  pid_ = *child;
+  pid_ = start_elixird(folder_, output.get(), std::move(arguments), std::move(prefix));
   const bool listens = becomes_true(
       [this] { return !running() || log().find("event=listening") != std::string::npos; });
   ELIXIR_CHECK(listens, "elixird does not listen: {}", log());
@@ -80,22 +101,6 @@ std::string DaemonProcess::log() const {
   std::stringstream text;
   text << file.rdbuf();
   return text.str();
-}
-
-std::string DaemonProcess::ask_status(const std::string& request) const {
-  void* context = zmq_ctx_new();
-  void* socket = zmq_socket(context, ZMQ_DEALER);
-  const int linger_ms = 0, timeout_ms = test::kPatienceMs;
-  zmq_setsockopt(socket, ZMQ_LINGER, &linger_ms, sizeof linger_ms);
-  zmq_setsockopt(socket, ZMQ_RCVTIMEO, &timeout_ms, sizeof timeout_ms);
-  zmq_connect(socket, folder_.status_endpoint().c_str());
-  zmq_send(socket, request.data(), request.size(), 0);
-  std::string answer(1 << 20, '\0');
-  const int got = zmq_recv(socket, answer.data(), answer.size(), 0);
-  answer.resize(got < 0 ? 0 : std::min<size_t>(static_cast<size_t>(got), answer.size()));
-  zmq_close(socket);
-  zmq_ctx_term(context);
-  return answer;
 }
 
 size_t open_descriptors(pid_t pid) {

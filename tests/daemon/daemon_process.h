@@ -15,12 +15,20 @@ namespace elixir::testing {
 
 using elixir::TemporaryFolder;
 
+// Starts elixird and does not wait until it listens. `output` gets its log; `prefix` is a program
+// that becomes elixird, with its arguments, such as prlimit or setpriv.
+pid_t start_elixird(const shm::RuntimeFolder& folder, int output,
+                    std::vector<std::string> arguments = {}, std::vector<std::string> prefix = {});
+
+// The reply of the elixird in this folder to the frame `request` on its status socket; "" when none
+// came. It may still be starting.
+std::string ask_status(const shm::RuntimeFolder& folder, const std::string& request = "status");
+
 // A real elixird in a runtime folder of its own (or a given one). The destructor ends it; a
 // sanitizer's report in its log is then fatal.
 class DaemonProcess {
  public:
-  // Returns when elixird listens or has ended. `prefix` is a program that becomes elixird, with its
-  // arguments, such as prlimit or setpriv.
+  // Returns when elixird listens or has ended.
   explicit DaemonProcess(std::vector<std::string> arguments = {},
                          const std::string& runtime_dir = "", std::vector<std::string> prefix = {});
   ~DaemonProcess();
@@ -34,8 +42,9 @@ class DaemonProcess {
   int wait(double limit_s = test::kPatienceS);
   // The log so far.
   std::string log() const;
-  // The reply to the frame `request` on the status socket; "" when none came.
-  std::string ask_status(const std::string& request = "status") const;
+  std::string ask_status(const std::string& request = "status") const {
+    return testing::ask_status(folder_, request);
+  }
 
  private:
   TemporaryFolder home_;

@@ -1,12 +1,16 @@
-// Descriptors and threads that lack: elixird lives, keeps the jobs that are there, and says what it
-// needs.
+// Descriptors and threads that lack, a log that nobody reads: elixird lives, keeps the jobs that
+// are there, and says what it needs.
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <limits.h>
 #include <signal.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <string>
 #include <vector>
 
@@ -125,6 +129,25 @@ TEST_F(Unprivileged, TooFewThreadsAreAnErrorOrFewerWorkers) {
   }
   EXPECT_TRUE(refused);
   EXPECT_TRUE(fewer);
+}
+
+// A pipe without room holds up whoever writes to it. The first line of the log comes before the
+// sockets.
+TEST(Descriptors, ALogThatNobodyReadsHoldsElixirdUpNowhere) {
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC | O_NONBLOCK), 0);
+  const UniqueFd reader(ends[0]), writer(ends[1]);
+  const std::string bytes(PIPE_BUF, 'x');
+  while (::write(writer.get(), bytes.data(), bytes.size()) > 0) continue;
+  ASSERT_EQ(errno, EAGAIN);
+  ASSERT_EQ(::fcntl(writer.get(), F_SETFL, 0), 0);  // as elixird finds one
+
+  const TemporaryFolder home;
+  const shm::RuntimeFolder folder{home.path() + "/run"};
+  const pid_t elixird = start_elixird(folder, writer.get());
+  EXPECT_NE(ask_status(folder), "");
+  ::kill(elixird, SIGKILL);
+  EXPECT_EQ(::waitpid(elixird, nullptr, 0), elixird);
 }
 
 }  // namespace

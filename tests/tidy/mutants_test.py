@@ -62,6 +62,7 @@ class TheList(unittest.TestCase):
         for name in named:
             program, _, which = name.partition(' ')
             self.assertIn(program, tests)
+            self.assertTrue(program.endswith('_test'), f'{name}: scripts/mutants.py runs programs of GoogleTest alone')
             if which:
                 self.assertTrue(fnmatch.filter(tests[program], without_parameters(which)), name)
 
