@@ -29,6 +29,17 @@ def tests_of(text):
                 re.findall(r'def (test_\w+)', text))
 
 
+def torch_programs():
+    """Test programs that only a build with LibTorch has."""
+    def read(*path):
+        return re.sub(r'#[^\n]*', '', mutants.read(os.path.join(REPOSITORY, 'tests', *path)).decode())
+
+    with_torch = re.search(r'if\(ELIXIR_WITH_TORCH\)\s+list\(APPEND _rooms ([\w ]+)\)', read('CMakeLists.txt'))
+    texts = [read(room, 'CMakeLists.txt') for room in with_torch.group(1).split()]
+    texts.append(read('client', 'CMakeLists.txt').partition('if(NOT ELIXIR_WITH_TORCH)')[2])
+    return {program for text in texts for program in re.findall(r'elixir_(?:gpu_)?test\((\w+)', text)}
+
+
 def without_parameters(which):
     """Modes/Suite.Name/Alone and Suite/*.Name are tests of Suite.Name."""
     suite, _, name = which.partition('.')
@@ -70,6 +81,17 @@ class TheList(unittest.TestCase):
         for mutant in self.mutants:
             if 'not_run' not in mutant:
                 self.assertTrue(mutants.room_tests(mutant), mutant['id'])
+
+    def test_each_preset_builds_the_tests_of_its_mutants(self):
+        with_torch = torch_programs()
+        self.assertIn('models_config_test', with_torch)
+        self.assertIn('client_training_test', with_torch)
+        self.assertNotIn('client_core_test', with_torch)
+        for mutant in self.mutants:
+            if 'not_run' not in mutant and mutant['preset'] != 'torch':
+                named = mutant.get('caught_by', []) + mutants.room_tests(mutant)
+                self.assertEqual([test for test in named if test.split()[0] in with_torch], [],
+                                 f'{mutant["id"]}: needs preset = "torch"')
 
     def test_there_is_a_control(self):
         self.assertTrue(any('control' in mutant for mutant in self.mutants))
