@@ -15,8 +15,8 @@ accepted is caught.
 Each result is kept in tests/mutants/results.tsv as soon as it is there. A second run leaves out the
 mutants whose result is of the same record, mutated file and tests, so that an interrupted run resumes;
 --again runs them, too. The copy and its builds are in build/mutants; a second run builds little.
-Presets: `plain` is the release build without LibTorch and benchmarks, `torch` the same with LibTorch and
-little optimisation, `tsan` and `asan` as in CMakePresets.json.
+Presets: `plain` is the release build without LibTorch and benchmarks and with little optimisation, `torch`
+the same with LibTorch, `tsan` and `asan` as in CMakePresets.json.
 """
 
 import argparse
@@ -40,10 +40,11 @@ TABLES = os.path.join('tests', 'mutants', '*.toml')
 RESULTS = os.path.join('tests', 'mutants', 'results.tsv')
 WORK = os.path.join(ROOT, 'build', 'mutants')
 
-PLAIN = ['--preset', 'release', '-DELIXIR_WITH_TORCH=OFF', '-DELIXIR_BUILD_BENCH=OFF']
-# LibTorch's wheel is in the tree, not in its copy. A mutant compiles one batch of sources again.
-TORCH = ['--preset', 'release', '-DELIXIR_BUILD_BENCH=OFF', '-DCMAKE_UNITY_BUILD_BATCH_SIZE=3',
-         '-DCMAKE_CXX_FLAGS_RELWITHDEBINFO=-O1 -DNDEBUG', '-DLIBTORCH_ROOT=' +
+# A mutant compiles one batch of sources again.
+QUICK = ['--preset', 'release', '-DELIXIR_BUILD_BENCH=OFF', '-DCMAKE_CXX_FLAGS_RELWITHDEBINFO=-O1 -DNDEBUG']
+PLAIN = [*QUICK, '-DELIXIR_WITH_TORCH=OFF', '-DCMAKE_UNITY_BUILD_BATCH_SIZE=2']
+# LibTorch's wheel is in the tree, not in its copy.
+TORCH = [*QUICK, '-DCMAKE_UNITY_BUILD_BATCH_SIZE=3', '-DLIBTORCH_ROOT=' +
          ''.join(glob.glob(os.path.join(ROOT, '.venv', 'lib', 'python3*', 'site-packages', 'torch')))]
 PRESETS = {'plain': PLAIN, 'torch': TORCH, 'tsan': ['--preset', 'tsan'], 'asan': ['--preset', 'asan']}
 

@@ -34,14 +34,19 @@ using at::IntArrayRef;
 using at::Tensor;
 using OptionalTensor = std::optional<Tensor>;
 
-thread_local std::optional<ProfileTarget> target;
-
-bool on_cpu() { return target == ProfileTarget::kCpu; }
+bool on_cpu() { return profile_target() == ProfileTarget::kCpu; }
 
 Tensor empty_of(IntArrayRef sizes, const Tensor& like, at::ScalarType dtype) {
   return at::empty(sizes, like.options().dtype(dtype));
 }
 Tensor empty_of(IntArrayRef sizes, const Tensor& like) { return at::empty(sizes, like.options()); }
+
+// ---- products ----
+
+// Into a wider type than the factors', which CUDA alone can.
+Tensor mm_into(const Tensor& self, const Tensor& other, at::ScalarType dtype) {
+  return empty_of({self.size(0), other.size(1)}, self, dtype);
+}
 
 // ---- embeddings, choice ----
 
@@ -185,7 +190,7 @@ Tensor native_dropout_backward(const Tensor& grad, const Tensor& /*mask*/, doubl
 // Above autograd: on a GPU torch takes the fused operator, whose mask has one byte an element.
 Tensor dropout(const Tensor& input, double p, bool train) {
   if (p == 0 || !train || input.numel() == 0) return input;
-  if (target == ProfileTarget::kCuda && p < 1) {
+  if (profile_target() == ProfileTarget::kCuda && p < 1) {
     return std::get<0>(at::native_dropout(input, p, train));
   }
   Tensor noise = at::empty_like(input).bernoulli_(1 - p);
@@ -262,7 +267,7 @@ std::tuple<Tensor, Tensor, Tensor> attention_backward(
 
 bool fuses_attention(const Tensor& query, const Tensor& key, const Tensor& value,
                      const OptionalTensor& mask, double dropout) {
-  if (!target.has_value()) return false;
+  if (!profile_target().has_value()) return false;
   if (query.dim() != 4 || key.dim() != 4 || value.dim() != 4) return false;
   if (query.size(3) != key.size(3) || query.size(3) != value.size(3)) return false;
   if (query.stride(3) != 1 || key.stride(3) != 1 || value.stride(3) != 1) return false;
@@ -307,6 +312,7 @@ class Registrations {
 void register_meta_kernels() {
   static const bool registered = [] {
     auto* const below = new Registrations(c10::DispatchKey::Meta);
+    below->add("mm", "dtype", &mm_into);
     below->add("index_select", "", &index_select);
     below->add("embedding_dense_backward", "", &embedding_dense_backward);
     below->add("where", "self", &where);
@@ -330,9 +336,9 @@ void register_meta_kernels() {
 
 TargetKernels::TargetKernels(ProfileTarget wanted) {
   register_meta_kernels();
-  target = wanted;
+  profile_target() = wanted;
 }
 
-TargetKernels::~TargetKernels() { target.reset(); }
+TargetKernels::~TargetKernels() { profile_target().reset(); }
 
 }  // namespace elixir

@@ -7,7 +7,7 @@
 
 #include "base/compute_type.h"
 #include "base/status.h"
-#include "client/profile/target.h"
+#include "client/tensors/profile_target.h"
 #include "planner/profile.h"
 
 namespace elixir {

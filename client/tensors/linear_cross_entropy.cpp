@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/throw_error.h"
+#include "client/tensors/profile_target.h"
 
 namespace elixir {
 namespace {
@@ -106,7 +107,7 @@ at::Tensor logits_gradient(const Rows& rows, const at::Tensor& hidden, const Nor
 // sum += gradient . rows. A slice's product must not be rounded to 16 bits: the target's slice is
 // nearly as large as the sum of the others, which it cancels.
 void add_product(at::Tensor* sum, const at::Tensor& gradient, const at::Tensor& rows) {
-  if (rows.is_cuda() && rows.scalar_type() != sum->scalar_type()) {
+  if (takes_cudas_way(rows) && rows.scalar_type() != sum->scalar_type()) {
     sum->add_(at::mm(gradient.to(rows.scalar_type()), rows, sum->scalar_type()));
   } else {
     at::addmm_out(*sum, *sum, gradient, rows.to(sum->scalar_type()));

@@ -16,6 +16,8 @@
 
 #include "client/profile/counted_memory.h"
 #include "client/profile/meta_kernels.h"
+#include "client/tensors/linear_cross_entropy.h"
+#include "client/tensors/linear_cross_entropy.h"
 #include "client/tensors/meta_init.h"
 #include "client/tensors/replace_data.h"
 #include "models/decoder.h"
@@ -149,6 +151,29 @@ TEST(Profile, SeesGpt2sOperatorsAndTheirParameters) {
   EXPECT_EQ(profile.buffer_bytes, MemoryCount::rounded(kBatch * kSeq * 8));
   EXPECT_EQ(*std::max_element(profile.activation_curve.begin(), profile.activation_curve.end()),
             profile.activation_bytes);
+}
+
+// A slice's rows of the head are widened to FP32 on the CPU. CUDA multiplies 16-bit values into
+// FP32.
+TEST(Profile, ForCudaTheLossTakesCudasWay) {
+  constexpr int64_t kRows = 1024, kWidth = 768;
+  struct Head : torch::nn::Module {
+    Head() : weight(register_parameter("weight", torch::zeros({4 * kRows, kWidth}))) {}
+    at::Tensor weight;
+  } model;
+  const auto loss = [&](at::Device device) {
+    const at::TensorOptions options(device);
+    return linear_cross_entropy(at::zeros({16, kWidth}, options.dtype(at::kBFloat16)), model.weight,
+                                at::zeros({16}, options.dtype(at::kLong)), kRows);
+  };
+  const auto bytes = [&](ProfileTarget target) {
+    const Result<ModelProfile> profile =
+        profile_step(model, loss, {.dtype = ComputeType::kBf16, .target = target});
+    EXPECT_TRUE(profile.ok()) << profile.status().message();
+    return static_cast<double>(profile->activation_bytes);
+  };
+  constexpr double kWidened = kRows * kWidth * sizeof(float);
+  EXPECT_NEAR(bytes(ProfileTarget::kCpu) - bytes(ProfileTarget::kCuda), kWidened, kWidened / 10);
 }
 
 // 6 for each parameter of a product and token (the tied embedding has one in the output alone), and
