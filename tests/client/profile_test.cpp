@@ -17,7 +17,6 @@
 #include "client/profile/counted_memory.h"
 #include "client/profile/meta_kernels.h"
 #include "client/tensors/linear_cross_entropy.h"
-#include "client/tensors/linear_cross_entropy.h"
 #include "client/tensors/meta_init.h"
 #include "client/tensors/replace_data.h"
 #include "models/decoder.h"
@@ -163,7 +162,8 @@ TEST(Profile, ForCudaTheLossTakesCudasWay) {
   } model;
   const auto loss = [&](at::Device device) {
     const at::TensorOptions options(device);
-    return linear_cross_entropy(at::zeros({16, kWidth}, options.dtype(at::kBFloat16)), model.weight,
+    const at::Tensor hidden = at::zeros({16, kWidth}, options.dtype(at::kBFloat16));
+    return linear_cross_entropy(hidden.requires_grad_(), model.weight,
                                 at::zeros({16}, options.dtype(at::kLong)), kRows);
   };
   const auto bytes = [&](ProfileTarget target) {
