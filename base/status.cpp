@@ -44,8 +44,10 @@ Status no_memory_left() noexcept {
 Status errno_status(Code code, const std::string& what) {
   const int saved = errno;
   const bool no_descriptor = saved == EMFILE || saved == ENFILE;
-  if (code == Code::kInternal && (no_descriptor || saved == ENOMEM))
-    code = Code::kResourceExhausted;
+  // Then neither the program nor what it was given is wrong.
+  const bool blames =
+      code == Code::kInternal || code == Code::kBadInput || code == Code::kInvalidArgument;
+  if (blames && (no_descriptor || saved == ENOMEM)) code = Code::kResourceExhausted;
   const char* const remedy =
       no_descriptor ? ": raise the limit of descriptors (ulimit -n, LimitNOFILE= in the unit)" : "";
   return Status(code, what + ": " + std::strerror(saved) + remedy);

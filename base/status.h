@@ -37,7 +37,8 @@ Status error(Code code, fmt::format_string<Args...> format, Args&&... args) {
 // std::string itself.
 Status no_memory_left() noexcept;
 
-// "what: strerror(errno)", and the fix if known. A missing resource is never kInternal.
+// "what: strerror(errno)", and the fix if known. If memory or descriptors are lacking, the code is
+// kResourceExhausted in place of kInternal, kBadInput and kInvalidArgument.
 Status errno_status(Code code, const std::string& what);
 
 // A value, or the status that says why there is none.

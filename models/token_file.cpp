@@ -104,7 +104,10 @@ Result<TokenFile> TokenFile::open(const std::string& path, const TokenFileOption
   const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   struct stat info = {};
   if (!fd.valid() || ::fstat(fd.get(), &info) != 0) {
-    return bad_file(path, std::string("cannot be opened: ") + std::strerror(errno),
+    const int failure = errno;
+    const Status failed = errno_status(Code::kBadInput, path + ": cannot be opened");
+    if (failed.code() == Code::kResourceExhausted) return failed;
+    return bad_file(path, std::string("cannot be opened: ") + std::strerror(failure),
                     "give a file that exists and that you may read");
   }
   if (!S_ISREG(info.st_mode)) {

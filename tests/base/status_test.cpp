@@ -37,6 +37,19 @@ TEST(StatusTest, ErrnoIsNamed) {
   EXPECT_EQ(status.message(), "open x: No such file or directory");
 }
 
+TEST(StatusTest, WhatLacksIsNobodysFault) {
+  for (const Code code : {Code::kInternal, Code::kBadInput, Code::kInvalidArgument}) {
+    for (const int lack : {EMFILE, ENFILE, ENOMEM}) {
+      errno = lack;
+      EXPECT_EQ(errno_status(code, "open x").code(), Code::kResourceExhausted) << lack;
+    }
+    errno = EACCES;
+    EXPECT_EQ(errno_status(code, "open x").code(), code);
+  }
+  errno = EMFILE;
+  EXPECT_EQ(errno_status(Code::kUnavailable, "connect").code(), Code::kUnavailable);
+}
+
 Status fails_when(bool condition) {
   ELIXIR_RETURN_IF_ERROR(condition ? error(Code::kInternal, "did") : Status());
   return error(Code::kBadInput, "went on");
