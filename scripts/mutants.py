@@ -474,6 +474,9 @@ def run_mutants(chosen, options, results, known):
 
 
 def main():
+    # A shell that starts this in its background has it ignore both, and the tests would, too.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGQUIT, signal.SIG_DFL)
     options = arguments()
     try:
         mutants = load()

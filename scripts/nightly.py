@@ -15,6 +15,7 @@ import datetime
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -234,6 +235,9 @@ def due_parts(known, distance):
 
 
 def main():
+    # A shell that starts this in its background has it ignore both, and the tests would, too.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGQUIT, signal.SIG_DFL)
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('parts', nargs='+', metavar='PART', help='a part, list, or rooms')
     parser.add_argument('--minutes', type=float, default=60, help='begins no step after M minutes (60)')

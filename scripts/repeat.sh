@@ -40,8 +40,9 @@ build=build/$preset
 
 export TSAN_OPTIONS="halt_on_error=1 ${TSAN_OPTIONS:-}"
 export UBSAN_OPTIONS="halt_on_error=1 print_stacktrace=1 ${UBSAN_OPTIONS:-}"
-runner=()
-if [[ $preset == tsan ]] && setarch -R true 2>/dev/null; then runner=(setarch -R); fi
+# A shell that starts this in its background has it ignore both, and the tests would, too.
+runner=(env --default-signal=INT,QUIT)
+if [[ $preset == tsan ]] && setarch -R true 2>/dev/null; then runner+=(setarch -R); fi
 
 busy=()
 end_loops() { [[ ${#busy[@]} -eq 0 ]] || kill "${busy[@]}" 2>/dev/null || true; }

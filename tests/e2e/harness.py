@@ -449,6 +449,12 @@ class GroupedTest(ElixirTest):
         return group
 
 
+def heed_interrupts():
+    """A shell that starts a run in its background has it ignore these, and so would each program of a test."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+
+
 class TimedResult(unittest.TextTestResult):
     """Keeps how long each test took, as (seconds, name)."""
 
@@ -468,6 +474,7 @@ class TimedResult(unittest.TextTestResult):
 def main():
     """Runs the tests of the program, each skip a line of which scripts/test.sh makes its list. Where
     every test was skipped, the program was, too. Says at the end what took longest."""
+    heed_interrupts()
     runner = unittest.TextTestRunner(verbosity=2, resultclass=TimedResult)
     result = unittest.main(testRunner=runner, exit=False).result
     for seconds, name in sorted(result.took, reverse=True)[:10]:
