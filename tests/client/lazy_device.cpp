@@ -133,12 +133,11 @@ std::optional<TorchStream> LazyDevice::begin_collective(Stream stream) {
 
 void LazyDevice::upload(Stream stream, std::byte* device, const std::byte* host, size_t bytes) {
   const std::lock_guard lock(mutex_);
-  if (!is_swing(stream)) {  // whose memory no operator reads
-    check_upload(stream, device);
-    uploads_not_yet_read_.push_back(device);
-  }
+  const bool operators_read = !is_swing(stream);
+  if (operators_read) check_upload(stream, device);
   h2d_bytes_ += bytes;
   enqueue(stream, [=] { std::memcpy(device, host, bytes); });
+  if (operators_read) uploads_not_yet_read_[device] = queue(stream).enqueued;
 }
 
 void LazyDevice::download(Stream stream, std::byte* host, const std::byte* device, size_t bytes) {
@@ -197,7 +196,9 @@ void LazyDevice::record(DeviceEvent event, Stream stream) {
   const std::lock_guard lock(mutex_);
   if (stream == Stream::kCompute) ++compute_clock_;
   const uint64_t early = faults_.compute_records_early && compute_copies_ > 0 ? 1 : 0;
-  events_[event.index] = {stream, queue(stream).enqueued, compute_clock_, compute_copies_ - early};
+  const Queue& mine = queue(stream);
+  events_[event.index] = {stream, mine.enqueued, compute_clock_, compute_copies_ - early,
+                          stream == Stream::kUpload ? mine.enqueued : mine.uploads};
 }
 
 bool LazyDevice::dropped(Stream stream, Stream awaited) const {
@@ -234,6 +235,7 @@ void LazyDevice::wait(Stream stream, DeviceEvent event) {
     Queue& mine = queue(stream);
     mine.behind_reduction |= point.stream == Stream::kReduce;
     mine.compute_copies = std::max(mine.compute_copies, queue(point.stream).compute_copies);
+    mine.uploads = std::max(mine.uploads, point.uploads);
     return enqueue(stream, [this, point] { run_until(point.stream, point.position); });
   }
   run_until(point.stream, point.position);
@@ -241,8 +243,14 @@ void LazyDevice::wait(Stream stream, DeviceEvent event) {
   waited = std::max(waited, point.position);
   if (point.stream == Stream::kDownload || point.stream == Stream::kReduce) return;
   ++compute_clock_;
-  for (const std::byte* memory : uploads_not_yet_read_) read_since_[memory] = compute_clock_;
-  uploads_not_yet_read_.clear();
+  for (auto each = uploads_not_yet_read_.begin(); each != uploads_not_yet_read_.end();) {
+    if (each->second > point.uploads) {
+      ++each;
+      continue;
+    }
+    read_since_[each->first] = compute_clock_;
+    each = uploads_not_yet_read_.erase(each);
+  }
 }
 
 bool LazyDevice::done(DeviceEvent event) {

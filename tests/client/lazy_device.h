@@ -91,6 +91,7 @@ class LazyDevice : public Device {
     uint64_t position = 0;       // operations before it
     uint64_t compute_clock = 0;  // kCompute's clock when it was recorded there
     uint64_t compute_copies = 0;
+    uint64_t uploads = 0;  // of kUpload, those that are over by then
   };
   struct Queue {
     std::deque<std::function<void()>> work;
@@ -99,6 +100,7 @@ class LazyDevice : public Device {
     uint64_t compute_copies = 0;    // kCompute's copies before that event
     bool behind_reduction = false;  // the stream has waited for kReduce since its last copy
     uint64_t reduced_clock = 0;     // kReduce: compute_clock at its last reduction
+    uint64_t uploads = 0;           // it has waited for so much of kUpload
   };
 
   // REQUIRES: mutex_ is held, as for everything below.
@@ -123,7 +125,9 @@ class LazyDevice : public Device {
   uint64_t compute_clock_ = 0;
   // Uploaded memory that kCompute may read, and since when.
   std::map<const std::byte*, uint64_t> read_since_;
-  std::vector<const std::byte*> uploads_not_yet_read_;  // kCompute has not read them yet
+  // Memory on its way up that kCompute has not waited for, and where in kUpload the copy stands.
+  // What was fetched for nothing never leaves this list: its memory may be filled anew at any time.
+  std::map<const std::byte*, uint64_t> uploads_not_yet_read_;
   struct Copy {
     size_t bytes;
     uint64_t number;
