@@ -133,11 +133,13 @@ std::optional<TorchStream> LazyDevice::begin_collective(Stream stream) {
 
 void LazyDevice::upload(Stream stream, std::byte* device, const std::byte* host, size_t bytes) {
   const std::lock_guard lock(mutex_);
-  const bool operators_read = !is_swing(stream);
-  if (operators_read) check_upload(stream, device);
+  if (!is_swing(stream)) {  // whose memory no operator reads
+    check_upload(stream, device);
+    for (auto& [event, filled] : filled_by_) filled.erase(device);
+    being_filled_[static_cast<size_t>(stream)].insert(device);
+  }
   h2d_bytes_ += bytes;
   enqueue(stream, [=] { std::memcpy(device, host, bytes); });
-  if (operators_read) uploads_not_yet_read_[device] = queue(stream).enqueued;
 }
 
 void LazyDevice::download(Stream stream, std::byte* host, const std::byte* device, size_t bytes) {
@@ -196,9 +198,9 @@ void LazyDevice::record(DeviceEvent event, Stream stream) {
   const std::lock_guard lock(mutex_);
   if (stream == Stream::kCompute) ++compute_clock_;
   const uint64_t early = faults_.compute_records_early && compute_copies_ > 0 ? 1 : 0;
-  const Queue& mine = queue(stream);
-  events_[event.index] = {stream, mine.enqueued, compute_clock_, compute_copies_ - early,
-                          stream == Stream::kUpload ? mine.enqueued : mine.uploads};
+  filled_by_[event.index].merge(being_filled_[static_cast<size_t>(stream)]);
+  being_filled_[static_cast<size_t>(stream)].clear();
+  events_[event.index] = {stream, queue(stream).enqueued, compute_clock_, compute_copies_ - early};
 }
 
 bool LazyDevice::dropped(Stream stream, Stream awaited) const {
@@ -231,11 +233,13 @@ void LazyDevice::wait(Stream stream, DeviceEvent event) {
     mine.compute_copies = std::max(mine.compute_copies, point.compute_copies);
     return;
   }
+  std::set<const std::byte*>& filled = filled_by_[event.index];
   if (stream != Stream::kCompute) {
+    being_filled_[static_cast<size_t>(stream)].merge(filled);
+    filled.clear();
     Queue& mine = queue(stream);
     mine.behind_reduction |= point.stream == Stream::kReduce;
     mine.compute_copies = std::max(mine.compute_copies, queue(point.stream).compute_copies);
-    mine.uploads = std::max(mine.uploads, point.uploads);
     return enqueue(stream, [this, point] { run_until(point.stream, point.position); });
   }
   run_until(point.stream, point.position);
@@ -243,14 +247,8 @@ void LazyDevice::wait(Stream stream, DeviceEvent event) {
   waited = std::max(waited, point.position);
   if (point.stream == Stream::kDownload || point.stream == Stream::kReduce) return;
   ++compute_clock_;
-  for (auto each = uploads_not_yet_read_.begin(); each != uploads_not_yet_read_.end();) {
-    if (each->second > point.uploads) {
-      ++each;
-      continue;
-    }
-    read_since_[each->first] = compute_clock_;
-    each = uploads_not_yet_read_.erase(each);
-  }
+  for (const std::byte* memory : filled) read_since_[memory] = compute_clock_;
+  filled.clear();
 }
 
 bool LazyDevice::done(DeviceEvent event) {

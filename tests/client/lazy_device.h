@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -28,9 +29,10 @@ struct LazyFaults {
 //
 // A copy that runs too early for an operator enqueued before it leaves no wrong bytes. Rules of
 // order find it. Memory that kCompute may read takes an upload only behind a later event of
-// kCompute. A download must be behind the latest event of kCompute or behind one of kReduce. It
-// must also be behind all that kCompute has copied there. Each reduction must wait for a new event
-// of kCompute. Memory that kCompute fills must not still be on its way out.
+// kCompute. (It may read it once it has waited for the first event behind the upload.) A download
+// must be behind the latest event of kCompute or behind one of kReduce. It must also be behind all
+// that kCompute has copied there. Each reduction must wait for a new event of kCompute. Memory that
+// kCompute fills must not still be on its way out.
 //
 // Another thread that calls synchronize() itself does the work that it waits for. A thread that
 // calls done() does a piece of the work every other time.
@@ -91,7 +93,6 @@ class LazyDevice : public Device {
     uint64_t position = 0;       // operations before it
     uint64_t compute_clock = 0;  // kCompute's clock when it was recorded there
     uint64_t compute_copies = 0;
-    uint64_t uploads = 0;  // of kUpload, those that are over by then
   };
   struct Queue {
     std::deque<std::function<void()>> work;
@@ -100,7 +101,6 @@ class LazyDevice : public Device {
     uint64_t compute_copies = 0;    // kCompute's copies before that event
     bool behind_reduction = false;  // the stream has waited for kReduce since its last copy
     uint64_t reduced_clock = 0;     // kReduce: compute_clock at its last reduction
-    uint64_t uploads = 0;           // it has waited for so much of kUpload
   };
 
   // REQUIRES: mutex_ is held, as for everything below.
@@ -125,9 +125,10 @@ class LazyDevice : public Device {
   uint64_t compute_clock_ = 0;
   // Uploaded memory that kCompute may read, and since when.
   std::map<const std::byte*, uint64_t> read_since_;
-  // Memory on its way up that kCompute has not waited for, and where in kUpload the copy stands.
-  // What was fetched for nothing never leaves this list: its memory may be filled anew at any time.
-  std::map<const std::byte*, uint64_t> uploads_not_yet_read_;
+  // Memory that an event says is filled: operators read it once kCompute has waited for that event.
+  // What was fetched for nothing stays here until it is filled anew, which may be at any time.
+  std::map<uint32_t, std::set<const std::byte*>> filled_by_;
+  std::set<const std::byte*> being_filled_[kStreams];  // since the stream's last event
   struct Copy {
     size_t bytes;
     uint64_t number;
