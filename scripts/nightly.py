@@ -7,10 +7,12 @@ passed at the same commit are left out. Each run of a part writes its row of ben
     scripts/test.sh --nightly rooms        the parts that what differs from origin/main, or from --since
                                            REV, asks for: an issue is resolved once they have run
 
-Options: --minutes M begins no step after M minutes (60), --again runs the steps that passed, too.
+Options: --minutes M begins no step after M minutes (60), --again runs the steps that passed, too,
+--rest leaves out those that passed at an earlier commit: what a fault's mending asks for.
 """
 
 import argparse
+import collections
 import datetime
 import json
 import os
@@ -141,25 +143,39 @@ def head():
 
 
 class Progress:
-    """Steps that passed at a commit."""
+    """The commit at which each step passed last."""
 
-    def __init__(self, path, commit):
+    def __init__(self, path, commit, earlier=False):
+        """`earlier`: a commit before this one counts, too."""
         self.path = path
-        self.state = {'commit': commit, 'passed': []}
+        self.commit = commit
+        self.earlier = earlier
+        self.passed_at = {}
         if os.path.isfile(path):
             with open(path, encoding='utf-8') as file:
-                kept = json.load(file)
-            if kept['commit'] == commit:
-                self.state = kept
+                self.passed_at = json.load(file)
 
     def passed(self, name):
-        return name in self.state['passed']
+        return name in self.passed_at and (self.earlier or self.passed_at[name] == self.commit)
 
     def keep(self, name):
-        self.state['passed'].append(name)
+        self.passed_at[name] = self.commit
+        self.write()
+
+    def forget(self, name):
+        if self.passed_at.pop(name, None):
+            self.write()
+
+    def write(self):
         os.makedirs(os.path.dirname(self.path), exist_ok=True)
         with open(self.path, 'w', encoding='utf-8') as file:
-            json.dump(self.state, file)
+            json.dump(self.passed_at, file)
+
+    def told(self, steps):
+        """Where not all passed at this commit: how many at which."""
+        others = collections.Counter(self.passed_at[step.name] for step in steps if step.name in self.passed_at)
+        del others[self.commit]
+        return ''.join(f', {count} of them at {commit}' for commit, count in sorted(others.items()))
 
 
 def run_steps(steps, progress, minutes, run, now=time.monotonic):
@@ -173,6 +189,7 @@ def run_steps(steps, progress, minutes, run, now=time.monotonic):
         if run(step):
             progress.keep(step.name)
         else:
+            progress.forget(step.name)
             failed.append(step.name)
     return failed, []
 
@@ -218,11 +235,13 @@ def run_part(name, part, options):
     steps = part.steps() if callable(part.steps) else part.steps
     if not steps:
         sys.exit(f'nightly: {name} has no step; its tests are gone or have other names')
-    progress = Progress(os.path.join(FOLDER, f'{name}.json'), head())
+    progress = Progress(os.path.join(FOLDER, f'{name}.json'), head(), options.rest)
     if options.again:
-        progress.state['passed'] = []
+        progress.passed_at = {}
     failed, left = run_steps(steps, progress, options.minutes, run_step)
     result = result_of(steps, failed, left)
+    if not failed and not left:
+        result += progress.told(steps)
     write_row(name, result, (time.monotonic() - began) / 60)
     print(f'nightly: {name}: {result}', flush=True)
     return not failed and not left
@@ -242,6 +261,7 @@ def main():
     parser.add_argument('parts', nargs='+', metavar='PART', help='a part, list, or rooms')
     parser.add_argument('--minutes', type=float, default=60, help='begins no step after M minutes (60)')
     parser.add_argument('--again', action='store_true', help='also the steps that passed at this commit')
+    parser.add_argument('--rest', action='store_true', help='only the steps that have not passed at an earlier commit')
     parser.add_argument('--since', default='origin/main', help='of rooms: the revision to compare with')
     options = parser.parse_args()
     known = parts()

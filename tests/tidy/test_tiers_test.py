@@ -131,14 +131,15 @@ class Nightly(unittest.TestCase):
         self.steps = [nightly.Step(name, 'true') for name in ('a', 'b', 'c')]
         self.ran = []
 
-    def run_steps(self, commit='one', fails=(), seconds=0):
+    def run_steps(self, commit='one', fails=(), seconds=0, earlier=False):
         clock = iter(range(0, 100000, seconds or 1))
         self.ran = []
 
         def run(step):
             self.ran.append(step.name)
             return step.name not in fails
-        return nightly.run_steps(self.steps, nightly.Progress(self.path, commit), 60, run, lambda: next(clock))
+        self.progress = nightly.Progress(self.path, commit, earlier)
+        return nightly.run_steps(self.steps, self.progress, 60, run, lambda: next(clock))
 
     def test_what_passed_at_the_same_commit_is_left_out(self):
         self.assertEqual(self.run_steps(fails=('b',)), (['b'], []))
@@ -146,6 +147,20 @@ class Nightly(unittest.TestCase):
         self.assertEqual(self.ran, ['b'])
         self.run_steps(commit='two')
         self.assertEqual(self.ran, ['a', 'b', 'c'])
+
+    def test_the_rest_is_what_passed_at_no_earlier_commit(self):
+        self.run_steps(fails=('b',))
+        self.assertEqual(self.run_steps(commit='two', earlier=True), ([], []))
+        self.assertEqual(self.ran, ['b'])
+        self.assertEqual(self.progress.told(self.steps), ', 2 of them at one')
+        self.run_steps(commit='three')
+        self.assertEqual(self.progress.told(self.steps), '')
+
+    def test_what_fails_has_passed_nowhere(self):
+        self.run_steps()
+        self.run_steps(commit='two', fails=('c',))
+        self.run_steps(commit='three', earlier=True)
+        self.assertEqual(self.ran, ['c'])
 
     def test_after_its_minutes_no_step_begins(self):
         self.assertEqual(self.run_steps(seconds=1900), ([], ['b', 'c']))
