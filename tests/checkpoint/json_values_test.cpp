@@ -3,6 +3,8 @@
 #include <sys/resource.h>
 
 #include <functional>
+#include <random>
+#include <string>
 
 #include "tests/support/matchers.h"
 
