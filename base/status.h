@@ -37,7 +37,7 @@ Status error(Code code, fmt::format_string<Args...> format, Args&&... args) {
 // std::string itself.
 Status no_memory_left() noexcept;
 
-// "what: strerror(errno)", and the fix if known. If memory or descriptors are lacking, the code is
+// "what: strerror(errno)", and the fix if known. If no memory or no descriptor is left, the code is
 // kResourceExhausted in place of kInternal, kBadInput and kInvalidArgument.
 Status errno_status(Code code, const std::string& what);
 
