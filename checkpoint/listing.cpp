@@ -47,7 +47,8 @@ class Sizes {
       const auto [open, added] = subfolders_.try_emplace(subfolder);
       if (added) open->second = open_subfolder(folder_, subfolder);
       if (!open->second.valid()) {
-        return error(Code::kBadInput, "{}: its folder is missing or invalid", file.name);
+        subfolders_.erase(open);  // errno is of this one
+        return errno_status(Code::kBadInput, subfolder + ": it is not a folder that can be read");
       }
       folder = open->second.get();
     }
@@ -97,9 +98,12 @@ Status look_at_entry(int parent, const std::string& name, ListedCheckpoint& list
   return errno_status(Code::kBadInput, "it is not a folder that can be read");
 }
 
-void judge(ListedCheckpoint& listed, const Status& looked_at) {
+// Whether there is a verdict: who lacks descriptors or memory knows nothing of the checkpoint.
+Status judge(ListedCheckpoint& listed, const Status& looked_at) {
   listed.valid = looked_at.ok();
   listed.why = looked_at.message();
+  if (looked_at.code() != Code::kResourceExhausted) return Status();
+  return error(looked_at.code(), "{}: {}", listed.path, looked_at.message());
 }
 
 Result<std::vector<ListedCheckpoint>> list_open(int folder, const std::string& path) {
@@ -112,7 +116,7 @@ Result<std::vector<ListedCheckpoint>> list_open(int folder, const std::string& p
     ListedCheckpoint& listed = all.emplace_back();
     listed.path = fmt::format("{}/{}", path, name);
     listed.step = *step;
-    judge(listed, look_at_entry(folder, name, listed));
+    ELIXIR_RETURN_IF_ERROR(judge(listed, look_at_entry(folder, name, listed)));
   }
   std::sort(all.begin(), all.end(),
             [](const ListedCheckpoint& a, const ListedCheckpoint& b) { return a.step < b.step; });
@@ -169,13 +173,14 @@ Status check_named_step(const std::string& path, uint64_t step) {
                step, step_name(step));
 }
 
-ListedCheckpoint list_checkpoint(const std::string& path) {
+Result<ListedCheckpoint> list_checkpoint(const std::string& path) {
   const std::string name = name_in(path);
   ListedCheckpoint listed{.path = path, .step = step_of_name(name).value_or(0), .why = {}};
   const UniqueFd folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  judge(listed, folder.valid()
-                    ? look_at(folder.get(), name, listed)
-                    : errno_status(Code::kBadInput, "it is not a folder that can be read"));
+  const Status looked_at =
+      folder.valid() ? look_at(folder.get(), name, listed)
+                     : errno_status(Code::kBadInput, "it is not a folder that can be read");
+  ELIXIR_RETURN_IF_ERROR(judge(listed, looked_at));
   return listed;
 }
 

@@ -30,11 +30,12 @@ struct ListedCheckpoint {
   std::optional<bool> good = {};
 };
 
-// Ascending by step. Skips other names. kBadInput: the folder cannot be read.
+// Ascending by step. Skips other names. kBadInput: the folder cannot be read. kResourceExhausted: no
+// descriptor or memory is left, and a checkpoint that cannot be looked at is not called invalid.
 Result<std::vector<ListedCheckpoint>> list_checkpoints(const std::string& folder);
 
-// Describes one checkpoint, whatever its name is.
-ListedCheckpoint list_checkpoint(const std::string& path);
+// Describes one checkpoint, whatever its name is. kResourceExhausted as above.
+Result<ListedCheckpoint> list_checkpoint(const std::string& path);
 
 // The newest valid checkpoint, and the newer ones that are not valid, newest first. kBadInput if
 // none is valid; the message says what is there.

@@ -50,12 +50,16 @@ Result<std::vector<ListedCheckpoint>> find_checkpoints(const std::string& given)
     return error(Code::kBadInput, "{} is not a folder{}", path,
                  failure ? ": " + failure.message() : "");
   }
-  if (is_checkpoint(path)) return std::vector<ListedCheckpoint>{checkpoints::list_checkpoint(path)};
+  if (is_checkpoint(path)) {
+    const Result<ListedCheckpoint> one = checkpoints::list_checkpoint(path);
+    if (!one.ok()) return one.status();
+    return std::vector<ListedCheckpoint>{*one};
+  }
   return checkpoints::list_checkpoints(path);
 }
 
-void verify_checkpoint(ListedCheckpoint& listed, uint32_t threads) {
-  if (!listed.valid) return;
+Status verify_checkpoint(ListedCheckpoint& listed, uint32_t threads) {
+  if (!listed.valid) return Status();
   const Result<StoredFolder> folder = checkpoints::open_stored_folder(listed.path);
   Status status = folder.status();
   if (status.ok()) {
@@ -65,8 +69,10 @@ void verify_checkpoint(ListedCheckpoint& listed, uint32_t threads) {
     });
     status = checkpoints::verify(*folder, threads, &progress);
   }
+  if (status.code() == Code::kResourceExhausted) return status;
   listed.valid = status.ok();
   listed.why = status.message();
+  return Status();
 }
 
 std::string checkpoints_json(const std::vector<ListedCheckpoint>& all) {

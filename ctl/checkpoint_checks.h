@@ -16,8 +16,9 @@ namespace elixir::ctl {
 Result<std::vector<checkpoints::ListedCheckpoint>> find_checkpoints(const std::string& path);
 
 // Reads a whole checkpoint on `threads` threads and shows progress. If a byte is wrong, `valid`
-// becomes false and `why` gets the reason.
-void verify_checkpoint(checkpoints::ListedCheckpoint& listed, uint32_t threads);
+// becomes false and `why` gets the reason. kResourceExhausted: it could not be read, which says
+// nothing of it.
+Status verify_checkpoint(checkpoints::ListedCheckpoint& listed, uint32_t threads);
 
 // [{"path", "step", "valid", "bytes", "why"}]
 std::string checkpoints_json(const std::vector<checkpoints::ListedCheckpoint>& all);

@@ -49,7 +49,7 @@ Result<bool> show(const ListArguments& arguments, bool read) {
   const uint32_t threads =
       arguments.threads != 0 ? arguments.threads : std::clamp(parallel_threads(), 1u, 8u);
   for (checkpoints::ListedCheckpoint& one : *all) {
-    if (read) verify_checkpoint(one, threads);
+    if (read) ELIXIR_RETURN_IF_ERROR(verify_checkpoint(one, threads));
     valid = valid && one.valid;
   }
   if (arguments.json) {

@@ -308,8 +308,9 @@ Status check_bytes(const std::string& folder, uint32_t threads) {
 
 Status with_older_start(const Error& failure, const RunStart& start) {
   const Status plain(failure.code(), failure.what());
-  const ListedCheckpoint listed = checkpoints::list_checkpoint(start.folder);
-  if (!start.resumes || failure.code() != Code::kBadInput || listed.good.value_or(true)) {
+  if (!start.resumes || failure.code() != Code::kBadInput) return plain;
+  const Result<ListedCheckpoint> listed = checkpoints::list_checkpoint(start.folder);
+  if (!listed.ok() || listed->good.value_or(true)) {
     return plain;
   }
   const size_t end = start.folder.find_last_not_of('/');

@@ -268,21 +268,49 @@ TEST_F(ListingTest, OneIsLookedAtAloneWhateverItsName) {
   const uint64_t bytes = list().front().bytes;
   fs::rename(of(7), folder_.path("mine"));
   for (const char* const end : {"", "/", "//", "/."}) {
-    const ListedCheckpoint listed = list_checkpoint(folder_.path("mine") + end);
+    const ListedCheckpoint listed = must(list_checkpoint(folder_.path("mine") + end));
     EXPECT_TRUE(listed.valid) << listed.why;
     EXPECT_EQ(listed.step, 7u);
     EXPECT_EQ(listed.bytes, bytes);
   }
   fs::resize_file(folder_.path("mine/config.json"), 1);
-  const ListedCheckpoint cut = list_checkpoint(folder_.path("mine"));
+  const ListedCheckpoint cut = must(list_checkpoint(folder_.path("mine")));
   EXPECT_FALSE(cut.valid);
   EXPECT_EQ(cut.step, 7u);
   EXPECT_EQ(cut.bytes, bytes);
   EXPECT_THAT(cut.why, HasSubstr("config.json: it has 1 bytes"));
-  const ListedCheckpoint none = list_checkpoint(of(8));
+  const ListedCheckpoint none = must(list_checkpoint(of(8)));
   EXPECT_FALSE(none.valid);
   EXPECT_EQ(none.step, 8u);
   EXPECT_NE(none.why, "");
+}
+
+// A program without a descriptor left would pass over the newest one, and go on from an older.
+TEST_F(ListingTest, WhoLacksDescriptorsCallsNoneInvalid) {
+  for (const uint64_t step : {1, 2}) save(step);
+  const std::string folder = of(1).substr(0, of(1).rfind('/'));
+  std::vector<UniqueFd> held;
+  for (;;) {
+    UniqueFd one(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+    if (!one.valid()) break;
+    held.push_back(std::move(one));
+  }
+  size_t refused = 0;
+  for (; !held.empty() && refused < 20; held.pop_back()) {
+    const auto all = list_checkpoints(folder);
+    const auto one = list_checkpoint(of(2));
+    const auto latest = latest_checkpoint(folder);
+    if (all.ok() && one.ok() && latest.ok()) break;
+    ++refused;
+    for (const Status& status : {all.status(), one.status(), latest.status()}) {
+      if (!status.ok()) EXPECT_EQ(status.code(), Code::kResourceExhausted) << status.message();
+    }
+  }
+  EXPECT_GE(refused, 3u);
+  EXPECT_LT(refused, 20u);
+  for (const ListedCheckpoint& listed : must(list_checkpoints(folder))) {
+    EXPECT_TRUE(listed.valid) << listed.why;
+  }
 }
 
 TEST_F(ListingTest, WhoHoldsAFileOfAnOldOneReadsIt) {

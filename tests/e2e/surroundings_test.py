@@ -184,7 +184,7 @@ class Limits(Surroundings):
         folder = self.made_checkpoint()
         daemon = self.start_elixird()
         every = range(3, 41)
-        for words in (['status'], ['status', '--json'], ['doctor']):
+        for words in (['status'], ['status', '--json'], ['doctor'], ['checkpoint', 'verify', folder]):
             self.expect_no_abort(every if NIGHTLY else range(5, 17), program('elixirctl'), words)
         self.expect_no_abort(every if NIGHTLY else (11, 14), self.generate(folder))
         self.expect_no_abort(every if NIGHTLY else (11, 13), self.train())
