@@ -30,8 +30,8 @@ struct ListedCheckpoint {
   std::optional<bool> good = {};
 };
 
-// Ascending by step. Skips other names. kBadInput: the folder cannot be read. kResourceExhausted: no
-// descriptor or memory is left, and a checkpoint that cannot be looked at is not called invalid.
+// Ascending by step. Skips other names. kBadInput: the folder cannot be read. kResourceExhausted:
+// no descriptor or memory is left, and a checkpoint that cannot be looked at is not called invalid.
 Result<std::vector<ListedCheckpoint>> list_checkpoints(const std::string& folder);
 
 // Describes one checkpoint, whatever its name is. kResourceExhausted as above.

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -289,6 +290,10 @@ TEST_F(ListingTest, OneIsLookedAtAloneWhateverItsName) {
 TEST_F(ListingTest, WhoLacksDescriptorsCallsNoneInvalid) {
   for (const uint64_t step : {1, 2}) save(step);
   const std::string folder = of(1).substr(0, of(1).rfind('/'));
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit few{64, before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
   std::vector<UniqueFd> held;
   for (;;) {
     UniqueFd one(::open("/dev/null", O_RDONLY | O_CLOEXEC));
@@ -306,6 +311,7 @@ TEST_F(ListingTest, WhoLacksDescriptorsCallsNoneInvalid) {
       if (!status.ok()) EXPECT_EQ(status.code(), Code::kResourceExhausted) << status.message();
     }
   }
+  EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
   EXPECT_GE(refused, 3u);
   EXPECT_LT(refused, 20u);
   for (const ListedCheckpoint& listed : must(list_checkpoints(folder))) {
