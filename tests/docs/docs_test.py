@@ -212,7 +212,8 @@ class Docs(harness.ElixirTest):
                            *checkpoint):
             text = self.succeed(harness.program('elixirctl'), subcommand, '--help').output
             known |= set(re.findall(r'--[a-z0-9-]+', text))
-        for script in ('gpu_check.sh', 'test.sh', 'repeat.sh', 'flag_reference.py', 'fit_table.py', 'language.py'):
+        for script in ('gpu_check.sh', 'test.sh', 'nightly.py', 'repeat.sh', 'flag_reference.py', 'fit_table.py',
+                       'language.py'):
             known |= set(re.findall(r'--[a-z0-9-]+', self.succeed(
                 os.path.join(REPOSITORY, 'scripts', script), '--help').output))
         known |= set(re.findall(r'--[a-z0-9-]+', self.succeed(
