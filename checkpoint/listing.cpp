@@ -48,7 +48,7 @@ class Sizes {
       if (added) open->second = open_subfolder(folder_, subfolder);
       if (!open->second.valid()) {
         subfolders_.erase(open);  // errno is of this one
-        return errno_status(Code::kBadInput, subfolder + ": it is not a folder that can be read");
+        return errno_status(Code::kBadInput, file.name + ": its folder is missing or invalid");
       }
       folder = open->second.get();
     }
