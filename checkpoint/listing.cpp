@@ -98,7 +98,7 @@ Status look_at_entry(int parent, const std::string& name, ListedCheckpoint& list
   return errno_status(Code::kBadInput, "it is not a folder that can be read");
 }
 
-// Whether there is a verdict: who lacks descriptors or memory knows nothing of the checkpoint.
+// Returns an error if descriptors or memory ran out: that says nothing about the checkpoint.
 Status judge(ListedCheckpoint& listed, const Status& looked_at) {
   listed.valid = looked_at.ok();
   listed.why = looked_at.message();

@@ -11,7 +11,8 @@ namespace elixir {
 // scratch memory.
 enum class ProfileTarget : uint8_t { kCpu, kCuda };
 
-// What this thread's meta tensors stand for. Only a profile sets it (client/profile).
+// The device whose tensors this thread's meta tensors imitate. Empty outside of a profile, which
+// alone sets it (client/profile).
 std::optional<ProfileTarget>& profile_target();
 
 // Whether code that has a way of its own for CUDA must take it. A profile for CUDA must walk the

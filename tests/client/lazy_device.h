@@ -126,7 +126,7 @@ class LazyDevice : public Device {
   // Uploaded memory that kCompute may read, and since when.
   std::map<const std::byte*, uint64_t> read_since_;
   // Memory that an event says is filled: operators read it once kCompute has waited for that event.
-  // What was fetched for nothing stays here until it is filled anew, which may be at any time.
+  // If nobody waits for it, no operator reads the memory, and it may be filled again at any time.
   std::map<uint32_t, std::set<const std::byte*>> filled_by_;
   std::set<const std::byte*> being_filled_[kStreams];  // since the stream's last event
   struct Copy {

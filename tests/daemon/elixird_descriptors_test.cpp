@@ -1,5 +1,5 @@
-// Descriptors and threads that lack, a log that nobody reads: elixird lives, keeps the jobs that
-// are there, and says what it needs.
+// Descriptors or threads run out, or nobody reads the log: elixird lives and keeps its jobs, and
+// says what it needs.
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
