@@ -220,12 +220,21 @@ class Docs(harness.ElixirTest):
             'python3', '-B', os.path.join(REPOSITORY, 'bench', 'peers.py'), '--help').output))
         # Of torchrun, cmake, sbatch, srun, scripts, and programs of our own that tell them elsewhere.
         known |= {'--signal', '--exact', '--cpus-per-task', '--mem', '--job-name', '--requeue', '--jobid', '--overlap', '--full',
-                  '--no-python', '--nproc-per-node', '--install', '--fix', '--user', '--now'}
+                  '--no-python', '--nproc-per-node', '--standalone', '--install', '--fix', '--user', '--now'}
         for page in files('.md'):
             if os.path.relpath(page, REPOSITORY).split(os.sep)[0] not in ('README.md', 'docs'):
                 continue
             for flag in re.findall(r'(?<![\w-])--[a-z][a-z0-9-]+', without_fences(read(page))):
                 self.assertIn(flag, known, page)
+
+    def test_torchrun_chooses_a_free_port(self):
+        """Without the flag it listens on port 29500, where a second launch on the node fails."""
+        found = 0
+        for page in files('.md'):
+            for command in re.findall(r'^.*torchrun .*--nproc-per-node.*$', read(page), re.M):
+                found += 1
+                self.assertIn(' --standalone ', command, page)
+        self.assertGreater(found, 1)
 
     def test_every_exit_code_is_documented(self):
         codes = re.findall(r'^\s+k([A-Za-z]+) = (\d+),',
