@@ -44,11 +44,13 @@ class Sizes {
     if (slash != std::string::npos) {
       const std::string subfolder = name.substr(0, slash);
       name = name.substr(slash + 1);
-      const auto [open, added] = subfolders_.try_emplace(subfolder);
-      if (added) open->second = open_subfolder(folder_, subfolder);
-      if (!open->second.valid()) {
-        subfolders_.erase(open);  // errno is of this one
-        return errno_status(Code::kBadInput, file.name + ": its folder is missing or invalid");
+      auto open = subfolders_.find(subfolder);
+      if (open == subfolders_.end()) {
+        UniqueFd opened = open_subfolder(folder_, subfolder);
+        if (!opened.valid()) {
+          return errno_status(Code::kBadInput, file.name + ": its folder is missing or invalid");
+        }
+        open = subfolders_.emplace(subfolder, std::move(opened)).first;
       }
       folder = open->second.get();
     }
