@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -13,6 +12,7 @@
 #include "checkpoint/manifest.h"
 #include "checkpoint/stored_folder.h"
 #include "tests/checkpoint/saved.h"
+#include "tests/support/no_descriptors.h"
 #include "tests/support/outcomes.h"
 #include "tests/support/patience.h"
 
@@ -290,18 +290,8 @@ TEST_F(ListingTest, OneIsLookedAtAloneWhateverItsName) {
 TEST_F(ListingTest, WhoLacksDescriptorsCallsNoneInvalid) {
   for (const uint64_t step : {1, 2}) save(step);
   const std::string folder = of(1).substr(0, of(1).rfind('/'));
-  rlimit before{};
-  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
-  const rlimit few{64, before.rlim_max};
-  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
-  std::vector<UniqueFd> held;
-  for (;;) {
-    UniqueFd one(::open("/dev/null", O_RDONLY | O_CLOEXEC));
-    if (!one.valid()) break;
-    held.push_back(std::move(one));
-  }
   size_t refused = 0;
-  for (; !held.empty() && refused < 20; held.pop_back()) {
+  for (NoDescriptors none; refused < 20; none.free_one()) {
     const auto all = list_checkpoints(folder);
     const auto one = list_checkpoint(of(2));
     const auto latest = latest_checkpoint(folder);
@@ -311,7 +301,6 @@ TEST_F(ListingTest, WhoLacksDescriptorsCallsNoneInvalid) {
       if (!status.ok()) EXPECT_EQ(status.code(), Code::kResourceExhausted) << status.message();
     }
   }
-  EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
   EXPECT_GE(refused, 3u);
   EXPECT_LT(refused, 20u);
   for (const ListedCheckpoint& listed : must(list_checkpoints(folder))) {

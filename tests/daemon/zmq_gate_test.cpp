@@ -1,11 +1,8 @@
 #include "daemon/zmq_gate.h"
 
-#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/eventfd.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -16,11 +13,11 @@
 #include <string>
 #include <thread>
 #include <utility>
-#include <vector>
 
 #include "base/clock.h"
 #include "base/fd.h"
 #include "tests/support/lingering_socket.h"
+#include "tests/support/no_descriptors.h"
 #include "tests/support/patience.h"
 #include "tests/support/temporary_folder.h"
 
@@ -89,33 +86,6 @@ class ZmqGate : public ::testing::Test {
 
   const TemporaryFolder folder_;
   sockaddr_un address_{};
-};
-
-// As long as it lives this process has no descriptor left.
-class NoDescriptors {
- public:
-  NoDescriptors() {
-    ::getrlimit(RLIMIT_NOFILE, &before_);
-    rlimit few = before_;
-    few.rlim_cur = 64;
-    ::setrlimit(RLIMIT_NOFILE, &few);
-    for (int fd = ::open("/dev/null", O_RDONLY | O_CLOEXEC); fd >= 0;
-         fd = ::open("/dev/null", O_RDONLY | O_CLOEXEC)) {
-      taken_.emplace_back(fd);
-    }
-    EXPECT_EQ(errno, EMFILE);
-  }
-  ~NoDescriptors() { ::setrlimit(RLIMIT_NOFILE, &before_); }
-  NoDescriptors(const NoDescriptors&) = delete;
-
-  void free_one() {
-    ::syscall(SYS_close, taken_.back().release());  // behind the gate's back
-    taken_.pop_back();
-  }
-
- private:
-  rlimit before_{};
-  std::vector<UniqueFd> taken_;
 };
 
 TEST_F(ZmqGate, WhoRestsForWantOfADescriptorHoldsNobodyUp) {
