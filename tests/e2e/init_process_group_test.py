@@ -51,8 +51,8 @@ class InitProcessGroup(harness.ElixirTest):
         self.check(self.succeed(self.launch(RANKS, PYTHON, *self.rank(first)), limit_s=120).output)
 
     def under_torchrun(self, first):
-        self.check(self.succeed(TORCHRUN, '--standalone', '--nproc-per-node', str(RANKS),
-                                *self.rank(first), limit_s=120).output)
+        self.check(self.succeed(TORCHRUN, '--nproc-per-node', str(RANKS), '--master-port',
+                                str(harness.free_port()), *self.rank(first), limit_s=120).output)
 
     # srun gives each task these; the script around it says where to meet.
     def under_slurm(self, first):

@@ -84,8 +84,9 @@ class Ranks(harness.ElixirTest):
         ours = self.train(2, '--checksum')
         daemon = self.start_elixird()
         torchrun = os.path.join(harness.REPOSITORY, '.venv', 'bin', 'torchrun')
-        theirs = self.succeed(torchrun, '--standalone', '--no-python', '--nproc-per-node', '2',
-                              program('train_gpt2'), TINY, '--steps', '4', '--checksum', limit_s=120)
+        theirs = self.succeed(torchrun, '--no-python', '--nproc-per-node', '2', '--master-port',
+                              '0', program('train_gpt2'), TINY, '--steps', '4', '--checksum',
+                              limit_s=120)
         self.assertEqual(theirs.checksum, ours.checksum)
         self.assertRegex(theirs.lines[-1], DONE)
         self.assert_daemon_is_free(daemon.pid)

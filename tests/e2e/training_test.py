@@ -58,8 +58,8 @@ class Plans(TrainingTest):
         ours = self.train(2)
         daemon = self.start_elixird()
         torchrun = os.path.join(harness.REPOSITORY, '.venv', 'bin', 'torchrun')
-        theirs = self.succeed(torchrun, '--standalone', '--no-python', '--nproc-per-node', '2',
-                              program('train_gpt2'), TINY, '--steps', '4', '--checksum',
+        theirs = self.succeed(torchrun, '--no-python', '--nproc-per-node', '2', '--master-port',
+                              str(harness.free_port()), program('train_gpt2'), TINY, '--steps', '4', '--checksum',
                               '--exchange', 'collective', limit_s=120)
         self.assertEqual(theirs.checksum, ours.checksum)
         self.stop_elixird(daemon)
