@@ -45,8 +45,11 @@ std::vector<std::string> library_candidates(const LibrarySearch& search) {
   const char* named = search.variable.empty() ? nullptr : std::getenv(search.variable.c_str());
   if (named != nullptr && *named != '\0') return {named};
   const std::string folder = program_folder();
-  std::vector<std::string> candidates = {folder + "/" + search.file_name,
-                                         folder + "/../lib/" + search.file_name};
+  std::vector<std::string> candidates = {folder + "/" + search.file_name};
+  for (const std::string& subfolder : search.lib_subfolders) {
+    candidates.push_back(folder + "/../lib/" + subfolder + "/" + search.file_name);
+  }
+  candidates.push_back(folder + "/../lib/" + search.file_name);
   if (const std::string beside = library_folder(); beside != folder) {
     candidates.push_back(beside + "/" + search.file_name);
   }

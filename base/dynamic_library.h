@@ -9,15 +9,16 @@ namespace elixir {
 
 // Says where to find a shared library that a program loads only when it needs it.
 struct LibrarySearch {
-  std::string file_name;   // "libelixir_cuda.so"
-  std::string variable;    // an environment variable that names the file itself
-  std::string build_path;  // the build's own file; "": none
-  std::string remedy;      // the end of the message if no file is found
+  std::string file_name;  // "libelixir_cuda.so"
+  std::string variable;   // an environment variable that names the file itself
+  std::vector<std::string> lib_subfolders = {};  // of ../lib, where it is looked for before ../lib
+  std::string build_path;                        // the build's own file; "": none
+  std::string remedy;                            // the end of the message if no file is found
 };
 
 // The files to try, in this order. If the environment variable names a file, only that one is
-// tried. Otherwise: beside the running program, in its ../lib, beside this code (library_folder()),
-// build_path, and the bare name, which the system's loader looks up.
+// tried. Otherwise: beside the running program, in the subfolders of its ../lib, in ../lib, beside
+// this code (library_folder()), build_path, and the bare name, which the system's loader looks up.
 std::vector<std::string> library_candidates(const LibrarySearch& search);
 
 // A shared library loaded at run time. It stays loaded until the process ends, because things that

@@ -6,8 +6,11 @@
 #include <filesystem>
 #include <fstream>
 #include <system_error>
+#include <utility>
+#include <vector>
 
 #include "base/folder_names.h"
+#include "base/subprocess.h"
 
 namespace elixir {
 namespace {
@@ -52,9 +55,29 @@ int numa_node_of_pci(std::string_view pci_address, const std::string& root) {
   return file >> node && node >= 0 ? node : -1;
 }
 
-LibrarySearch cuda_library_search() {
+std::string torch_subfolder(uint32_t minor) { return "torch2" + std::to_string(minor); }
+
+namespace {
+
+// Those that are there, the newest first.
+std::vector<std::string> torch_subfolders(const std::string& lib) {
+  std::vector<std::string> found = folder_names(lib).value_or(std::vector<std::string>());
+  std::erase_if(found, [](const std::string& name) { return !name.starts_with("torch2"); });
+  std::sort(found.begin(), found.end(), [](const std::string& a, const std::string& b) {
+    return std::pair(a.size(), a) > std::pair(b.size(), b);
+  });
+  return found;
+}
+
+}  // namespace
+
+LibrarySearch cuda_library_search(uint32_t torch_minor, std::string lib) {
+  if (lib.empty()) lib = program_folder() + "/../lib";
   return {.file_name = "libelixir_cuda.so",
           .variable = "ELIXIR_CUDA_LIBRARY",
+          .lib_subfolders = torch_minor != 0
+                                ? std::vector<std::string>{torch_subfolder(torch_minor)}
+                                : torch_subfolders(lib),
           .build_path = "",  // build/lib, beside build/bin, is found as an installed one is
           .remedy =
               "build Elixir where the CUDA toolkit is (scripts/build.sh), or name the file "

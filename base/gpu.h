@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -17,7 +18,12 @@ bool gpu_present(const std::string& root = "");
 // ("0000:C1:00.0") or as by sysfs.
 int numa_node_of_pci(std::string_view pci_address, const std::string& root = "");
 
-// libelixir_cuda.so, which holds everything of Elixir that needs CUDA.
-LibrarySearch cuda_library_search();
+// The folder of libraries that were built for torch 2.`minor`, in lib/: "torch211".
+std::string torch_subfolder(uint32_t minor);
+
+// libelixir_cuda.so, which holds everything of Elixir that needs CUDA: the one for torch 2.`minor`.
+// 0: for a program without LibTorch, that of the newest torch in lib/, which is in `lib` ("":
+// beside the program's folder).
+LibrarySearch cuda_library_search(uint32_t torch_minor, std::string lib = "");
 
 }  // namespace elixir

@@ -1,30 +1,7 @@
 # What every target of Elixir shares: warnings, includes rooted at the repository, sanitizers.
 
-add_library(elixir_options INTERFACE)
-target_include_directories(elixir_options INTERFACE ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR}/generated)
-target_compile_options(elixir_options INTERFACE
-    "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra>" $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra>)
-# GCC collects no garbage before a source has taken as much as it is likely to: a tenth less time.
-target_compile_options(elixir_options INTERFACE
-    "$<$<COMPILE_LANG_AND_ID:CXX,GNU>:--param=ggc-min-expand=10000;--param=ggc-min-heapsize=4000000>")
-# Adam's bits are a promise: no contraction of a*b+c that the source does not spell as an fma.
-target_compile_options(elixir_options INTERFACE
-    $<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off>
-    "$<$<COMPILE_LANGUAGE:CUDA>:--fmad=false;-Xcompiler=-ffp-contract=off>")
-target_compile_options(elixir_options INTERFACE
-    "$<$<COMPILE_LANG_AND_ID:CXX,Clang>:-Wno-missing-field-initializers;-Wno-parentheses-equality>")
-# Sources compiled together look to GCC like headers, which may not hold anonymous namespaces.
-if(CMAKE_UNITY_BUILD)
-  target_compile_options(elixir_options INTERFACE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-subobject-linkage>)
-endif()
-if(ELIXIR_SANITIZE)
-  target_compile_options(elixir_options INTERFACE
-      "$<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${ELIXIR_SANITIZE};-fno-omit-frame-pointer>")
-  # The check of virtual tables opens a pipe, so it reports faults where a test leaves no descriptor.
-  if(ELIXIR_SANITIZE MATCHES "undefined")
-    target_compile_options(elixir_options INTERFACE -fno-sanitize=vptr)
-  endif()
-  target_link_options(elixir_options INTERFACE -fsanitize=${ELIXIR_SANITIZE})
+if(NOT ELIXIR_TORCH_FREE_FROM)  # else it is that build's
+  include(ElixirOptions)
 endif()
 
 # What a program needs beyond what it links. REQUIRES: called for each executable.
@@ -45,7 +22,11 @@ endfunction()
 # OPTIMIZED: it computes much, so it is optimised where sanitizers run, too.
 function(elixir_library name)
   cmake_parse_arguments(arg "OPTIMIZED" "PRECOMPILED" "SOURCES;PUBLIC;PRIVATE" ${ARGN})
+  if(ELIXIR_TORCH_FREE_FROM AND TARGET ${name})
+    return()
+  endif()
   add_library(${name} STATIC ${arg_SOURCES})
+  set_property(GLOBAL APPEND PROPERTY ELIXIR_TARGETS ${name})
   if(arg_OPTIMIZED)
     elixir_optimize(${name})
   endif()
@@ -55,10 +36,17 @@ function(elixir_library name)
   endif()
 endfunction()
 
-# elixir_program(NAME SOURCES... LINK deps... [PRECOMPILED set]): lands in bin/ and is installed.
+# elixir_program(NAME SOURCES... LINK deps... [PRECOMPILED set]): lands in bin/ and is installed. A build for
+# another torch has the first one's programs there.
 function(elixir_program name)
   cmake_parse_arguments(arg "" "PRECOMPILED" "SOURCES;LINK" ${ARGN})
+  if(ELIXIR_TORCH_FREE_FROM)
+    file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
+    file(CREATE_LINK ${ELIXIR_TORCH_FREE_FROM}/bin/${name} ${PROJECT_BINARY_DIR}/bin/${name} SYMBOLIC)
+    return()
+  endif()
   add_executable(${name} ${arg_SOURCES})
+  set_property(GLOBAL APPEND PROPERTY ELIXIR_TARGETS ${name})
   elixir_executable(${name})
   target_link_libraries(${name} PRIVATE elixir_options ${arg_LINK})
   if(arg_PRECOMPILED)

@@ -36,6 +36,11 @@ if(ELIXIR_WITH_CUDA STREQUAL "AUTO")
     set(ELIXIR_WITH_CUDA OFF)
     message(STATUS "CUDA: left out, since ELIXIR_WITH_TORCH is OFF")
     return()
+  elseif(NOT EXISTS ${LIBTORCH_ROOT}/../nvidia/nccl)
+    set(ELIXIR_WITH_CUDA OFF)
+    message(STATUS "CUDA: left out, since the torch in ${LIBTORCH_ROOT} has no NCCL beside it: it was installed for "
+        "C++ on CPUs alone")
+    return()
   elseif(NOT ELIXIR_NVCC)
     set(ELIXIR_WITH_CUDA OFF)
     message(STATUS "CUDA: left out, no nvcc of CUDA ${_cuda_major} (${_nvcc_names}) is found; "

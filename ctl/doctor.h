@@ -21,7 +21,7 @@ struct Finding {
 struct DoctorOptions {
   std::string runtime_dir = "";  // "": as shm/runtime_folder.h says
   bool gpu = false;  // look for a GPU even if none is visible; a missing one is a problem
-  LibrarySearch cuda_library = cuda_library_search();
+  LibrarySearch cuda_library = cuda_library_search(0);
   std::string machine_file = "";  // "": as planner/machine_cache.h says
   std::string root = "";          // put before /proc, /sys and /dev; "": this machine
 };

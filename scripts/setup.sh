@@ -3,12 +3,16 @@
 # beside it, where no CUDA 13 is installed, CUDA's compiler.
 # Installs only what is missing; when nothing is, it ends at once and prints nothing.
 #
-#   scripts/setup.sh            install what is missing (root, or sudo)
-#   scripts/setup.sh --check    install nothing; list what is missing, exit 1 if anything is
+#   scripts/setup.sh                  install what is missing (root, or sudo)
+#   scripts/setup.sh --torch VERSION  and another torch in .venv-VERSION, for C++ alone (1.3 GB), for
+#                                     scripts/build.sh --torch VERSION; `newest` stands for the newest
+#                                     that Elixir is tested with
+#   scripts/setup.sh --check          install nothing; list what is missing, exit 1 if anything is
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 TORCH_VERSION=2.11.0
+NEWEST_TORCH=2.15.0  # scripts/versions.py --newest says when there is a newer one
 CUDA_VERSION=13.0.2  # that of the torch wheel
 PACKAGES=(
   # to build
@@ -37,7 +41,15 @@ missing_packages() {
 }
 
 # pip writes RECORD last: an installation that was cut short does not count.
-torch_installed() { compgen -G ".venv/lib/python3*/site-packages/torch-$TORCH_VERSION*.dist-info/RECORD" >/dev/null; }
+installed() { compgen -G "$1/lib/python3*/site-packages/$2*.dist-info/RECORD" >/dev/null; }  # VENV WHEEL
+torch_installed() { installed .venv "torch-$TORCH_VERSION"; }
+other_installed() {
+  [[ -z $other ]] && return
+  local wheel
+  for wheel in "torch-$other" nvidia_cuda_runtime nvidia_cuda_cupti; do
+    installed ".venv-$other" "$wheel" || return
+  done
+}
 
 is_nvcc() { [[ -x $1 ]] && "$1" --version 2>/dev/null | grep -q "release ${CUDA_VERSION%%.*}\."; }
 
@@ -45,7 +57,7 @@ nvcc_installed() {
   is_nvcc "$(command -v "${CUDACXX:-nvcc}")" || is_nvcc /usr/local/cuda/bin/nvcc && return
   local wheel
   for wheel in nvidia_cuda_nvcc nvidia_nvvm nvidia_cuda_crt nvidia_cuda_cccl; do
-    compgen -G ".venv/lib/python3*/site-packages/$wheel-${CUDA_VERSION%.*}.*.dist-info/RECORD" >/dev/null || return
+    installed .venv "$wheel-${CUDA_VERSION%.*}." || return
   done
 }
 
@@ -75,12 +87,12 @@ install_packages() {
 $(by_hand "$@")"
 }
 
-make_venv() {
-  [[ -x .venv/bin/python ]] && .venv/bin/python -m pip --version >/dev/null 2>&1 && return
+make_venv() {  # VENV
+  [[ -x $1/bin/python ]] && "$1/bin/python" -m pip --version >/dev/null 2>&1 && return
   local python
   for python in python3 /usr/bin/python3; do
-    say "making .venv with $python"
-    "$python" -m venv --clear .venv >&2 && return
+    say "making $1 with $python"
+    "$python" -m venv --clear "$1" >&2 && return
   done
   fail "python3 -m venv failed; apt-get install python3-venv, then run scripts/setup.sh again"
 }
@@ -94,6 +106,27 @@ install_torch() {
   torch_installed || fail "pip ended without an error but .venv has no torch $TORCH_VERSION; rm -r .venv and run scripts/setup.sh again"
 }
 
+# The wheel, and of the libraries that it names those that libtorch_cpu.so loads.
+install_other() {
+  local pip=(".venv-$other/bin/python" -m pip install --quiet --disable-pip-version-check) cuda
+  say "installing torch $other into .venv-$other, for C++ alone (1.3 GB, about a minute)"
+  "${pip[@]}" --no-deps "torch==$other" >&2 ||
+    fail "pip could not install torch==$other: is there such a release, a network, and 4 GB of free disk ($(
+      df -h --output=avail . | tail -1 | tr -d ' ') are free here)?"
+  cuda=$(".venv-$other/bin/python" -c '
+import importlib.metadata, re
+needs = " ".join(importlib.metadata.requires("torch"))
+version = re.search(r"cuda-toolkit\[[^]]*\]==([0-9.]+)", needs)
+names = re.findall(r"nvidia-cuda-(?:runtime|cupti)[a-z0-9-]*==[0-9.]+", needs)
+print(f"cuda-toolkit[cudart,cupti]=={version[1]}" if version else " ".join(names))')
+  local said  # pip complains of all that torch names and need not be here
+  # shellcheck disable=SC2086  # names of packages, none has a blank
+  said=$("${pip[@]}" $cuda 2>&1) || fail "pip could not install $cuda, which torch $other loads: is there a network?
+$said"
+  other_installed || fail "pip ended without an error but .venv-$other has no torch $other, or not the CUDA libraries
+that it loads ($cuda); rm -r .venv-$other and run scripts/setup.sh --torch $other again"
+}
+
 # Without it all is built but what runs on GPUs, so a failure is no reason to stop.
 install_nvcc() {
   local wheels="cuda-toolkit[nvcc,nvvm,crt,cccl]==$CUDA_VERSION"
@@ -103,21 +136,33 @@ install_nvcc() {
   .venv/bin/python -m pip install '$wheels'"
 }
 
-case "${1:-}" in
-  "" | --check) ;;
-  -h | --help) sed -n '2,7s/^# \{0,1\}//p' "$0"; exit 0 ;;
-  *) fail "unknown argument '$1'; scripts/setup.sh --help" ;;
-esac
+other=''  # the version that --torch names
+check=''
+while [[ $# -gt 0 ]]; do
+  case "$1" in
+    --check) check=1 ;;
+    --torch)
+      other=${2:-}
+      [[ $other != newest ]] || other=$NEWEST_TORCH
+      [[ $other =~ ^[0-9]+\.[0-9]+\.[0-9]+$ ]] || fail "--torch takes a release of torch, such as $NEWEST_TORCH, or newest"
+      [[ $other != "$TORCH_VERSION" ]] || other=''  # in .venv
+      shift ;;
+    -h | --help) sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "$0"; exit 0 ;;
+    *) fail "unknown argument '$1'; scripts/setup.sh --help" ;;
+  esac
+  shift
+done
 
 mapfile -t missing < <(missing_packages)
-if [[ ${1:-} == --check ]]; then
+if [[ -n $check ]]; then
   for name in "${missing[@]}"; do echo "missing: Debian package $name"; done
   torch_installed || echo "missing: torch $TORCH_VERSION in .venv"
   nvcc_installed || echo "missing: nvcc of CUDA ${CUDA_VERSION%%.*}"
-  [[ ${#missing[@]} -eq 0 ]] && torch_installed && nvcc_installed
+  other_installed || echo "missing: torch $other in .venv-$other"
+  [[ ${#missing[@]} -eq 0 ]] && torch_installed && nvcc_installed && other_installed
   exit
 fi
-[[ ${#missing[@]} -eq 0 ]] && torch_installed && nvcc_installed && exit 0
+[[ ${#missing[@]} -eq 0 ]] && torch_installed && nvcc_installed && other_installed && exit 0
 
 if [[ ${#missing[@]} -gt 0 ]]; then require_root "${missing[@]}"; fi
 # Of two set-ups at a time one works and the other waits, then finds nothing to do.
@@ -127,8 +172,12 @@ flock 9
 mapfile -t missing < <(missing_packages)
 [[ ${#missing[@]} -eq 0 ]] || install_packages "${missing[@]}"
 if ! torch_installed; then
-  make_venv
+  make_venv .venv
   install_torch
 fi
 nvcc_installed || install_nvcc
+if ! other_installed; then
+  make_venv ".venv-$other"
+  install_other
+fi
 say "done"

@@ -34,7 +34,8 @@ struct FoundDaemon {
 // Finds the launch's elixird or starts one in places.own. A flock on start_lock_file() decides
 // which rank starts it. All ranks of a launch get the same elixird, even if a service begins to
 // listen in between. Its output goes to log_file(). The program is $ELIXIRD, else elixird beside
-// this program or in bin/ beside its folder or libelixir.so's, else the one in PATH. Errors:
+// this program or in bin/ beside its folder, beside libelixir.so's folder or the one above that,
+// else the one in PATH. Errors:
 // kTimedOut if another process holds the lock for three times `timeout_ms`; kUnavailable, with the
 // log's last lines, if elixird does not start.
 Result<FoundDaemon> find_or_start_daemon(const DaemonPlaces& places, const DaemonStart& start);

@@ -3,6 +3,8 @@
 // Measures this machine for a training: the bandwidths of its memory and of the links to its
 // devices, the update rates of elixird and of the devices, and the devices' matrix rate.
 
+#include <torch/version.h>
+
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -33,7 +35,7 @@ struct ProbeOptions {
   std::function<Result<double>(uint32_t devices, bool on_gpus)> collectives = {};
   // Called with a description of the next measurement.
   std::function<void(const std::string&)> progress = {};
-  LibrarySearch cuda_library = cuda_library_search();
+  LibrarySearch cuda_library = cuda_library_search(TORCH_VERSION_MINOR);
 };
 
 // Measures. The result has the host's name and no date. Its notes say which values are not

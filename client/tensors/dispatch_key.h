@@ -5,10 +5,14 @@
 namespace elixir {
 
 // The extra dispatch key that parameters in chunks carry, and by which operators on them are
-// intercepted. PyTorch reserves it for out-of-core tensors. It lies below autograd and autocast, so
-// the interception sees each leaf operator with exactly the tensors that it reads.
+// intercepted. PyTorch reserves it for random number generators of other libraries and has no
+// kernel for it, in all releases that Elixir runs on (tests/client/torch_version_test.cpp looks).
+// It lies below autograd and autocast, so the interception sees each leaf operator with exactly the
+// tensors that it reads. It is no backend's: autograd and autocast of a tensor that carries it are
+// those of its device. Where a sparse, MKLDNN or nested tensor comes along, that one's kernel is
+// chosen first.
 // Note: docs/design/elixir.md, "interception below autograd".
-inline constexpr c10::DispatchKey kChunkKey = c10::DispatchKey::Fake;
+inline constexpr c10::DispatchKey kChunkKey = c10::DispatchKey::CustomRNGKeyId;
 
 // The mode under which client/tensors/meta_init.h builds modules. PyTorch reserves it for deferred
 // initialisation. It lies above autograd, so MetaInit sees an initialisation as the module calls

@@ -10,34 +10,18 @@
 #include <ATen/ops/as_strided_ops.h>
 #include <c10/util/SmallVector.h>
 #include <torch/csrc/autograd/graph_task.h>
-#include <torch/library.h>
 
 #include <algorithm>
 #include <functional>
 #include <utility>
 
-#include "base/log.h"
 #include "base/throw_error.h"
 #include "client/tensors/chunk_storage.h"
 #include "client/tensors/dispatch_key.h"
 #include "client/tensors/grad_mark.h"
+#include "client/tensors/intercept.h"
 #include "client/tensors/parameter_reads.h"
-
-namespace elixir {
-namespace {
-class ContainerListener;
-}
-}  // namespace elixir
-
-// LibTorch declares every instance of this template a friend of its operators. This instance gives
-// the listener what LibTorch's own registration has: an operator's table of kernels.
-template <>
-class c10::TypedOperatorHandle<elixir::ContainerListener> final {
- public:
-  static c10::impl::OperatorEntry& entry_of(const c10::OperatorHandle& op) {
-    return op.operatorDef_->op;
-  }
-};
+#include "client/tensors/torch_version.h"
 
 namespace elixir {
 namespace {
@@ -96,13 +80,6 @@ class PinnedChunks {
   c10::SmallVector<ChunksOfSource, 1> sources_;
   size_t pinned_ = 0;  // so many of them
 };
-
-// A view changes sizes and strides, not bytes: nothing to gather.
-bool is_view(const c10::FunctionSchema& schema) {
-  if (schema.returns().empty()) return false;
-  const c10::AliasInfo* alias = schema.returns()[0].alias_info();
-  return alias != nullptr && !alias->isWrite();
-}
 
 std::string parameter_of(const ChunkStorage& storage, const at::Tensor& tensor) {
   const SourceUse source(storage.binding());
@@ -231,86 +208,6 @@ bool done_with_marks(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   return true;
 }
 
-void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
-  if (done_with_marks(op, stack)) return;
-  PinnedChunks pins;
-  if (!is_view(op.schema())) pin_arguments(op, *stack, &pins);
-  const c10::DispatchKeySet below =
-      keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kChunkKey);
-  if (observer != nullptr) {
-    observer->run(op, below, stack);
-  } else {
-    op.redispatchBoxed(below, stack);
-  }
-}
-
-// LibTorch dispatches by tensors and plain lists of them alone: a tensor inside anything else
-// brings no key, and neither does a storage. Operators that take such come here at a key that every
-// call has, and go on below it.
-constexpr c10::DispatchKey kEveryCallsKey = c10::DispatchKey::BackendSelect;
-
-void intercept_containers(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
-                          torch::jit::Stack* stack) {
-  PinnedChunks pins;
-  pin_arguments(op, *stack, &pins);
-  op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kEveryCallsKey),
-                     stack);
-}
-
-bool may_hold_tensors(const c10::TypePtr& type) {
-  switch (type->kind()) {
-    case c10::TypeKind::TensorType:
-    case c10::TypeKind::StorageType:
-    case c10::TypeKind::AnyType:
-    case c10::TypeKind::AnyListType:
-    case c10::TypeKind::AnyTupleType:
-    case c10::TypeKind::AnyClassType:
-    case c10::TypeKind::InterfaceType:
-      return true;
-    default:
-      return std::any_of(type->containedTypes().begin(), type->containedTypes().end(),
-                         may_hold_tensors);
-  }
-}
-
-// As LibTorch's DispatchKeyExtractor::isDispatchType().
-bool brings_keys(const c10::Type& type) {
-  return type.isSubtypeOf(*c10::TensorType::get()) ||
-         type.isSubtypeOf(*c10::OptionalType::ofTensor()) ||
-         type.isSubtypeOf(*c10::ListType::ofTensors()) ||
-         type.isSubtypeOf(*c10::ListType::ofOptionalTensors());
-}
-
-bool holds_tensors_unseen(const c10::FunctionSchema& schema) {
-  return std::any_of(schema.arguments().begin(), schema.arguments().end(),
-                     [](const c10::Argument& argument) {
-                       return may_hold_tensors(argument.type()) && !brings_keys(*argument.type());
-                     });
-}
-
-// LibTorch tells it of every operator, also of those in libraries that load later. It holds the
-// dispatcher's lock while it does. The functions that register a kernel take that lock, so the
-// listener writes to the operator's table.
-class ContainerListener final : public c10::OpRegistrationListener {
- public:
-  void onOperatorRegistered(const c10::OperatorHandle& op) override {
-    if (!holds_tensors_unseen(op.schema())) return;
-    if (op.hasKernelForDispatchKey(kEveryCallsKey)) {
-      log_warn("operator_unseen",
-               "operator=\"{}\" why=\"it has a kernel of its own for BackendSelect\" effect=\"it "
-               "does not see parameters inside of its dictionaries, tuples and nested lists\" "
-               "remedy=\"give it copies, or tensors as arguments\"",
-               toString(op.operator_name()));
-      return;
-    }
-    c10::TypedOperatorHandle<ContainerListener>::entry_of(op).registerKernel(
-        c10::Dispatcher::singleton(), kEveryCallsKey,
-        c10::KernelFunction::makeFromBoxedFunction<&intercept_containers>(), std::nullopt, nullptr,
-        "elixir::intercept_containers");
-  }
-  void onOperatorDeregistered(const c10::OperatorHandle&) override {}
-};
-
 struct Elements {
   int64_t first, last;
 };
@@ -322,7 +219,45 @@ Elements elements_of(at::IntArrayRef sizes, at::IntArrayRef strides, int64_t off
   return elements;
 }
 
-// The one view that could leave its tensor: behind a parameter lies its chunk's next one.
+c10::DispatchKeySet after(c10::DispatchKeySet keys, c10::DispatchKey key) {
+  return keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, key);
+}
+
+}  // namespace
+
+bool is_view(const c10::FunctionSchema& schema) {
+  if (schema.returns().empty()) return false;
+  const c10::AliasInfo* alias = schema.returns()[0].alias_info();
+  return alias != nullptr && !alias->isWrite();
+}
+
+void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  if (done_with_marks(op, stack)) return;
+  PinnedChunks pins;
+  if (!is_view(op.schema())) pin_arguments(op, *stack, &pins);
+  const c10::DispatchKeySet below = after(keys, kChunkKey);
+  if (observer != nullptr) {
+    observer->run(op, below, stack);
+  } else {
+    op.redispatchBoxed(below, stack);
+  }
+}
+
+void intercept_containers(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                          torch::jit::Stack* stack) {
+  PinnedChunks pins;
+  pin_arguments(op, *stack, &pins);
+  op.redispatchBoxed(after(keys, kEveryCallsKey), stack);
+}
+
+void intercept_layout(const c10::KernelFunction& kernel, const c10::OperatorHandle& op,
+                      c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  if (done_with_marks(op, stack)) return;
+  PinnedChunks pins;
+  pin_arguments(op, *stack, &pins);
+  kernel.callBoxed(op, keys, stack);
+}
+
 at::Tensor view_as_strided(c10::DispatchKeySet keys, const at::Tensor& self,
                            c10::SymIntArrayRef size, c10::SymIntArrayRef stride,
                            std::optional<c10::SymInt> offset) {
@@ -341,38 +276,14 @@ at::Tensor view_as_strided(c10::DispatchKeySet keys, const at::Tensor& self,
                         own.last));
     }
   }
-  const c10::DispatchKeySet below =
-      keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kChunkKey);
-  return at::_ops::as_strided::redispatch(below, self, size, stride, std::move(offset));
+  return at::_ops::as_strided::redispatch(after(keys, kChunkKey), self, size, stride,
+                                          std::move(offset));
 }
 
-}  // namespace
-
-TORCH_LIBRARY_IMPL(_, Fake, library) {
-  library.fallback(torch::CppFunction::makeFromBoxedFunction<&intercept>());
-}
-
-// The linker drops an object of a static library that nothing names, and the registration above
-// with it. (Views are registered here, once torch's operators are, and never unregistered: threads
-// may be dispatching.)
 void keep_interception() {
+  require_torch_of_build();
   keep_serialisation_honest();
-  static torch::Library* const views = [] {
-    auto* const library = new torch::Library(torch::Library::IMPL, "aten", kChunkKey, __FILE__,
-                                             static_cast<uint32_t>(__LINE__));
-    for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
-      const auto op = c10::Dispatcher::singleton().findSchema(name);
-      if (!op || !name.name.starts_with("aten::") || !is_view(op->schema())) continue;
-      if (name.name == "aten::as_strided") continue;
-      library->impl(toString(name).c_str(), torch::CppFunction::makeFallthrough());
-    }
-    library->impl("as_strided", TORCH_FN(view_as_strided));
-    return library;
-  }();
-  (void)views;
-  static auto* const listening = new c10::RegistrationHandleRAII(
-      c10::Dispatcher::singleton().addRegistrationListener(std::make_unique<ContainerListener>()));
-  (void)listening;  // never deregistered, as above
+  intercept_operators();
 }
 
 ObservedOperators::ObservedOperators(OperatorObserver* watching)

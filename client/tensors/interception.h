@@ -14,10 +14,10 @@ class OperatorHandle;
 
 namespace elixir {
 
-// Call it before the first operator on a chunk view. It makes the linker keep interception.cpp with
-// its dispatcher fallback. It lets torch's operators that make a view pass by the fallback, because
-// a view reads no byte. Operators that take tensors in containers are intercepted, too, also those
-// that a library registers later. Any thread.
+// Call it before the first operator on a chunk view. From then on every operator on one is
+// intercepted, also operators of other libraries, loaded before or later, and operators that take
+// tensors in containers. Torch's operators that make a view pass by, because a view reads no byte.
+// Any thread.
 void keep_interception();
 
 // Runs the operators of one thread in place of the interception. client/profile uses it.
@@ -32,8 +32,9 @@ class OperatorObserver {
 };
 
 // While it lives, `observer` runs every leaf operator of this thread, also operators that read no
-// parameter, except torch's views. This includes a backward that starts on this thread and stays on
-// it (of CPU and meta tensors).
+// parameter, except torch's views and its operators that choose a device for new memory
+// (at::empty). This includes a backward that starts on this thread and stays on it (of CPU and meta
+// tensors).
 class ObservedOperators {
  public:
   explicit ObservedOperators(OperatorObserver* observer);

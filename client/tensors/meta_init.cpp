@@ -16,6 +16,7 @@
 #include "base/throw_error.h"
 #include "client/tensors/dispatch_key.h"
 #include "client/tensors/init_tape.h"
+#include "client/tensors/torch_version.h"
 
 namespace elixir {
 namespace {
@@ -220,7 +221,7 @@ TORCH_LIBRARY_IMPL(_, DeferredInit, library) {
   library.fallback(torch::CppFunction::makeFromBoxedFunction<&record>());
 }
 
-MetaInit::MetaInit() : every_operator_(kMetaInitKey) {}
+MetaInit::MetaInit() : every_operator_(kMetaInitKey) { require_torch_of_build(); }
 
 bool remembers_its_values(const at::Tensor& tensor) { return tape_content(tensor) != nullptr; }
 

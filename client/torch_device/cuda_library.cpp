@@ -1,5 +1,7 @@
 #include "client/torch_device/cuda_library.h"
 
+#include <torch/version.h>
+
 #include <atomic>
 
 #include "base/dynamic_library.h"
@@ -10,7 +12,8 @@ namespace elixir {
 namespace {
 
 Result<CudaLibrary*> load() {
-  const Result<DynamicLibrary> file = DynamicLibrary::load(cuda_library_search());
+  const Result<DynamicLibrary> file =
+      DynamicLibrary::load(cuda_library_search(TORCH_VERSION_MINOR));
   if (!file.ok()) return file.status();
   const auto version = file->function<uint32_t()>("elixir_cuda_library_version");
   if (!version.ok()) return version.status();

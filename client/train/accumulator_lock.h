@@ -3,8 +3,9 @@
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/autograd/function.h>
 
-#include <memory>
 #include <mutex>
+
+#include "client/tensors/torch_version.h"
 
 namespace elixir {
 
@@ -21,7 +22,7 @@ class AccumulatorLock {
   bool held() const { return accumulator_ == nullptr || lock_.owns_lock(); }
 
  private:
-  const std::shared_ptr<torch::autograd::Node> accumulator_;  // null: there is none
+  const AccumulatorPointer accumulator_;  // null: there is none
   std::unique_lock<std::mutex> lock_;
 };
 

@@ -13,7 +13,7 @@ TEXT_BYTES=1000000  # to train on
 
 PROGRAMS=(
   bin/train_gpt2 bin/elixir-train bin/elixird bin/elixir-run bin/elixirctl bin/elixir-probe bin/elixir-profile
-  lib/libelixir_cuda.so
+  lib/torch211/libelixir_cuda.so
   tests/kernels_gpu_test tests/client_cuda_gpu_test tests/client_gpu_training_test tests/foreign_steps
   bench/kernels bench/link bench/interception bench/adam
 )
@@ -111,7 +111,7 @@ fill_tree() {
   local file torch
   torch=$(sed -n 's/^LIBTORCH_ROOT:[A-Z]*=//p' "$BUILD/CMakeCache.txt")
   [[ -n $torch ]] || fail "$BUILD was configured without LibTorch"
-  mkdir -p "$TREE"/{bin,lib,tests/e2e,bench,scripts,wheels}
+  mkdir -p "$TREE"/{bin,lib/torch211,tests/e2e,bench,scripts,wheels}
   for file in "${PROGRAMS[@]}"; do
     [[ -f $BUILD/$file ]] || fail "there is no $BUILD/$file; scripts/setup.sh installs CUDA's compiler, then scripts/build.sh"
     strip --strip-unneeded -o "$TREE/$file" "$BUILD/$file" || fail "strip failed"

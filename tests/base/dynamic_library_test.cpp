@@ -25,14 +25,17 @@ class DynamicLibraryTest : public ::testing::Test {
 
 TEST_F(DynamicLibraryTest, LooksInDocumentedOrder) {
   search_.build_path = "/build/lib/libelixir_nowhere.so";
+  search_.lib_subfolders = {"torch215", "torch211"};
   EXPECT_THAT(library_candidates(search_),
               ElementsAre(program_folder() + "/libelixir_nowhere.so",
+                          program_folder() + "/../lib/torch215/libelixir_nowhere.so",
+                          program_folder() + "/../lib/torch211/libelixir_nowhere.so",
                           program_folder() + "/../lib/libelixir_nowhere.so",
                           "/build/lib/libelixir_nowhere.so", "libelixir_nowhere.so"));
   ::setenv(kVariable, "/mine.so", 1);
   EXPECT_THAT(library_candidates(search_), ElementsAre("/mine.so"));
   ::setenv(kVariable, "", 1);
-  EXPECT_EQ(library_candidates(search_).size(), 4u);
+  EXPECT_EQ(library_candidates(search_).size(), 6u);
 }
 
 TEST_F(DynamicLibraryTest, LoadsAndCalls) {

@@ -3,6 +3,9 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
+#include <string>
+#include <vector>
+
 #include "tests/support/temporary_folder.h"
 
 namespace elixir {
@@ -61,6 +64,17 @@ TEST_F(GpuTest, NumaNodeOfAPciAddress) {
   EXPECT_EQ(numa_node_of_pci("0000:19:00.0", root_.path()), -1);
   EXPECT_EQ(numa_node_of_pci("", root_.path()), -1);
   EXPECT_EQ(numa_node_of_pci("../../..", root_.path()), -1);
+}
+
+TEST_F(GpuTest, CudasLibraryIsTheOneForTheProgramsTorchElseForTheNewest) {
+  for (const char* const name : {"torch29", "torch211", "torch215", "cmake"}) {
+    root_.write(std::string("lib/") + name + "/file", "");
+  }
+  using Names = std::vector<std::string>;
+  const std::string lib = root_.path("lib");
+  EXPECT_EQ(cuda_library_search(11, lib).lib_subfolders, Names({"torch211"}));
+  EXPECT_EQ(cuda_library_search(0, lib).lib_subfolders, Names({"torch215", "torch211", "torch29"}));
+  EXPECT_EQ(cuda_library_search(0, root_.path("nowhere")).lib_subfolders, Names());
 }
 
 }  // namespace

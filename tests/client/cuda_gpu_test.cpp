@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <torch/types.h>
 #include <torch/utils.h>
+#include <torch/version.h>
 
 #include <cstring>
 #include <nlohmann/json.hpp>
@@ -351,7 +352,8 @@ TEST_F(CudaGpuDeathTest, NcclCanBeAborted) {
 }
 
 TEST(GpuProbeTest, MeasuresEveryGpu) {
-  const auto library = value_or_throw(DynamicLibrary::load(cuda_library_search()));
+  const auto library =
+      value_or_throw(DynamicLibrary::load(cuda_library_search(TORCH_VERSION_MINOR)));
   auto* probe = value_or_throw(library.function<ElixirGpuProbe>(ELIXIR_GPU_PROBE_FUNCTION));
   std::vector<char> text(1 << 16);
   ASSERT_LT(probe(text.data(), text.size(), 64 * kMiB), text.size());

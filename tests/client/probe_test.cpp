@@ -257,7 +257,8 @@ TEST(Probe, RefusesWhatItCannotDo) {
             Code::kInvalidArgument);
   EXPECT_EQ(probe({.device = ProbedDevice::kCpu, .link = HostLink{1, -1}}).status().code(),
             Code::kInvalidArgument);
-  const LibrarySearch nowhere{"libelixir_nowhere.so", "", "", "build it"};
+  const LibrarySearch nowhere{
+      .file_name = "libelixir_nowhere.so", .build_path = "", .remedy = "build it"};
   EXPECT_EQ(probe_machine({.device = ProbedDevice::kCuda, .cuda_library = nowhere}).status().code(),
             Code::kUnavailable);
 }

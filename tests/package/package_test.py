@@ -15,6 +15,7 @@ from harness import BIN, REPOSITORY  # noqa: E402
 
 BUILD = os.path.realpath(os.path.join(BIN, '..'))
 LIBTORCH = os.environ['ELIXIR_TEST_LIBTORCH']
+OWN_TORCH = 'torch211'  # of the build that is installed
 MOST_HEADERS = 14  # elixir.h among them
 
 # What a program may use of libelixir.so, and the types of it that it may catch or derive from.
@@ -23,6 +24,13 @@ PUBLIC = re.compile(
     r'((AdamW|Adam|Optimizer|Consistent|Gathered|MetaInit|Saving|Error)(::.*)?|'
     r'(plan|checkpoint|linear_cross_entropy|save_model|tensors_of|prepare_torch|materialise|'
     r'remembers_its_values|code_name)\(.*)')
+
+# Which libelixir.so a project gets.
+SHOWING = '''
+get_target_property(configurations elixir::elixir IMPORTED_CONFIGURATIONS)
+get_target_property(location elixir::elixir IMPORTED_LOCATION_${configurations})
+message(STATUS "linked: ${location}")
+'''
 
 LEAKING = '''
 add_library(leaking OBJECT EXCLUDE_FROM_ALL leaking.cpp)
@@ -63,7 +71,7 @@ class Package(harness.ElixirTest):
         shutil.copy(os.path.join(os.path.dirname(os.path.realpath(__file__)), 'learns.cpp'),
                     os.path.join(os.path.dirname(cls.source), 'your_model.cpp'))
         with open(os.path.join(cls.source, 'CMakeLists.txt'), 'a', encoding='utf-8') as file:
-            file.write(LEAKING)
+            file.write(LEAKING + SHOWING)
         with open(os.path.join(cls.source, 'leaking.cpp'), 'w', encoding='utf-8') as file:
             file.write('#include "base/status.h"\n')
 
@@ -117,31 +125,52 @@ class Package(harness.ElixirTest):
 
     def test_what_does_not_fit_is_refused_with_the_remedy(self):
         self.assertRegex(self.refused('-DLIBTORCH_ROOT=/nowhere'),
-                         r'finds none: .*-DLIBTORCH_ROOT=')
-        other = os.path.join(self.home, 'other')
-        package = os.path.join('lib', 'cmake', 'elixir')
-        shutil.copytree(os.path.join(self.prefix, package), os.path.join(other, package))
-        config = os.path.join(other, package, 'elixirConfig.cmake')
-        with open(config, encoding='utf-8') as file:
-            text = file.read()
-        with open(config, 'w', encoding='utf-8') as file:
-            file.write(re.sub(r'_elixir_needs [0-9.]+', '_elixir_needs 9.9', text))
-        self.assertRegex(self.refused(f'-DLIBTORCH_ROOT={LIBTORCH}', prefix=other),
-                         r"built with LibTorch 9\.9 and the project has '\d[0-9.]+': install")
-        with open(config, 'w', encoding='utf-8') as file:  # the control: it is this file that counts
-            file.write(text.replace('elixirTargets', 'elixirTargetz'))
-        self.refused(f'-DLIBTORCH_ROOT={LIBTORCH}', prefix=other)
-        with open(os.path.join(other, package, 'elixirConfigVersion.cmake'), encoding='utf-8') as file:
+                         r'no LibTorch is found.*-DLIBTORCH_ROOT=')
+        for version in ('2.13.0', '2.99.0'):  # of the range without a library here, and of the future
+            self.assertRegex(
+                self.refused(f'-DLIBTORCH_ROOT={self.made_up_torch(version)}'),
+                rf"have torch '{version}', need one of those that this Elixir was built for \(2\.11\): install one")
+        with open(os.path.join(self.prefix, 'lib', 'cmake', 'elixir', 'elixirConfigVersion.cmake'),
+                  encoding='utf-8') as file:
             version = re.search(r'PACKAGE_VERSION "(\d+\.\d+\.\d+)"', file.read()).group(1)
         self.assertEqual(self.succeed(harness.program('elixird'), '--version').output.split()[-1], version)
 
+    def made_up_torch(self, version):
+        """A torch folder that says that it is this version: the true one's files in another's name."""
+        folder = os.path.join(self.home, f'torch-{version}')
+        if not os.path.isdir(folder):
+            os.mkdir(folder)
+            for name in ('include', 'lib'):
+                os.symlink(os.path.join(LIBTORCH, name), os.path.join(folder, name))
+            with open(os.path.join(folder, 'version.py'), 'w', encoding='utf-8') as file:
+                file.write(f"__version__ = '{version}'\n")
+        return folder
+
+    def test_of_several_libraries_the_one_for_the_projects_torch_is_linked(self):
+        both = os.path.join(self.home, 'both')
+        shutil.copytree(self.prefix, both, symlinks=True)
+        for place in ('lib', os.path.join('lib', 'cmake', 'elixir')):
+            shutil.copytree(os.path.join(both, place, OWN_TORCH), os.path.join(both, place, 'torch215'), symlinks=True)
+        # Where the targets of a build for 2.15 say that their library is.
+        for path in glob.glob(os.path.join(both, 'lib', 'cmake', 'elixir', 'torch215', '*.cmake')):
+            with open(path, encoding='utf-8') as file:
+                text = file.read()
+            with open(path, 'w', encoding='utf-8') as file:
+                file.write(text.replace(f'/lib/{OWN_TORCH}/', '/lib/torch215/'))
+        for version, folder in (('2.11.0', OWN_TORCH), ('2.15.1', 'torch215')):
+            configured = self.configure(f'-DLIBTORCH_ROOT={self.made_up_torch(version)}', prefix=both)
+            self.assertEqual(configured.exit_code, 0, str(configured))
+            linked = re.search(r'linked: (\S+)', configured.output).group(1)
+            self.assertEqual(os.path.dirname(linked), os.path.join(both, 'lib', folder))
+        self.assertIn('(2.11, 2.15)', self.refused(f'-DLIBTORCH_ROOT={self.made_up_torch("2.12.0")}', prefix=both))
+
     def test_nothing_but_the_public_names_is_exported(self):
-        names = exported(os.path.join(self.prefix, 'lib', 'libelixir.so'))
+        names = exported(os.path.join(self.prefix, 'lib', OWN_TORCH, 'libelixir.so'))
         self.assertEqual([name for name in names if not PUBLIC.fullmatch(name)], [])
         for name in ('elixir::AdamW::AdamW(', 'elixir::Gathered::~Gathered()', 'typeinfo for elixir::Error',
                      'elixir::plan(', 'elixir::checkpoint(', 'elixir::prepare_torch('):
             self.assertTrue([found for found in names if found.startswith(name)], name)
-        cuda = os.path.join(self.prefix, 'lib', 'libelixir_cuda.so')
+        cuda = os.path.join(self.prefix, 'lib', OWN_TORCH, 'libelixir_cuda.so')
         if os.path.exists(cuda):
             self.assertEqual([name for name in sorted(exported(cuda)) if 'elixir' in name],
                              ['elixir_cuda_library', 'elixir_cuda_library_version', 'elixir_gpu_probe'])
@@ -169,7 +198,7 @@ class Package(harness.ElixirTest):
                     for folder in (REPOSITORY, BUILD, self.installed, os.path.dirname(LIBTORCH)):
                         self.assertNotIn(folder, text, path)
         self.assertGreater(found, 10)
-        library = os.path.join(self.prefix, 'lib', 'libelixir.so')
+        library = os.path.join(self.prefix, 'lib', OWN_TORCH, 'libelixir.so')
         self.assertEqual(run_path(library), '$ORIGIN')
         soname = re.search(r'SONAME.*\[(.*)\]', run('readelf', '-d', library).stdout).group(1)
         self.assertRegex(soname, r'^libelixir\.so\.\d+\.\d+$')

@@ -12,7 +12,7 @@ unset PYTHON
 # 1. The contents and the calls, and nothing done.
 output=$("$check_gpu" --dry-run)
 check "--dry-run ends well" test $? -eq 0
-for file in bin/train_gpt2 bin/elixird lib/libelixir_cuda.so tests/kernels_gpu_test bench/link; do
+for file in bin/train_gpt2 bin/elixird lib/torch211/libelixir_cuda.so tests/kernels_gpu_test bench/link; do
   check "it names $file" matches "$output" "^  $file$"
 done
 for call in 1 2 3 4 5; do
