@@ -12,6 +12,7 @@ if(ELIXIR_TORCH_FREE_FROM)
         "configured build with LibTorch, such as build/release")
   endif()
   include(${ELIXIR_TORCH_FREE_FROM}/torch_free.cmake)
+  set_target_properties(elixir_options PROPERTIES SYSTEM OFF)  # it has Elixir's own sources, not another's headers
 endif()
 
 # Whether the target links LibTorch, itself or through another one.
@@ -22,7 +23,7 @@ function(elixir_links_torch result target)
     return()
   endif()
   get_property(known GLOBAL PROPERTY ELIXIR_LINKS_TORCH_${target})
-  if(NOT known STREQUAL "")
+  if(NOT "${known}" STREQUAL "")
     set(${result} ${known} PARENT_SCOPE)
     return()
   endif()

@@ -29,12 +29,13 @@ seconds_of_tests() {
 }
 
 all=0
-for step in setup foreign_setup release.{build,tests} tidy asan.{build,tests} fuzz tsan.{build,tests}; do
+for step in setup foreign_setup release.{build,tests} newest_torch.{build,tests} tidy asan.{build,tests} fuzz tsan.{build,tests}; do
   [[ -f build/$step.seconds ]] || continue
   took=$(<"build/$step.seconds")
   all=$((all + took))
   echo "$step: $(minutes "$took") min"
   preset=${step%.*}
+  [[ $preset != newest_torch ]] || preset=$(basename "$(compgen -G 'build/release-torch2*' | sort -V | tail -n 1)")
   case $step in
     *.build) [[ ! -f build/$preset/.ninja_log ]] || longest_objects "build/$preset/.ninja_log" ;;
     *.tests) [[ ! -f build/$preset/ctest.log ]] || seconds_of_tests "build/$preset/ctest.log" |

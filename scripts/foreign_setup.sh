@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # Installs who else must be able to read a checkpoint, for tests/e2e/foreign_test.py: transformers and
-# safetensors, in a Python environment of their own, build/foreign_venv. torch is not installed again: the
-# environment sees .venv's. Ten seconds and 170 MB; what needs a hub or a terminal is left out.
+# safetensors; and whose operators must run on parameters, for tests/client/foreign_libraries_test.py:
+# bitsandbytes and torchvision. They go into a Python environment of their own, build/foreign_venv. torch is
+# not installed again: the environment sees .venv's. Fifteen seconds and 400 MB; what needs a hub or a
+# terminal is left out.
 # Installs only what is missing; when nothing is, it ends at once and prints nothing.
 #
 #   scripts/foreign_setup.sh            install what is missing
@@ -15,6 +17,8 @@ PACKAGES=(
   packaging==26.4 pyyaml==6.0.4 regex==2026.11.19 tqdm==4.70.1 xxhash==4.1.0
   # imported by huggingface_hub
   anyio==4.16.0 click==8.5.1 h11==0.16.0 httpcore2==2.16.2 httpx2==2.16.2 idna==3.20 truststore==0.10.5
+  # whose operators run on parameters; this torchvision is of torch 2.11
+  bitsandbytes==0.50.2 torchvision==0.26.0 pillow==13.0.0
 )
 source scripts/torch_venv.sh
 

@@ -25,6 +25,7 @@ import time
 import figures
 import quick_tests
 import sanitizer_tests
+import versions
 
 ROOT = figures.ROOT
 FOLDER = os.path.join(ROOT, 'build', 'nightly')
@@ -85,6 +86,15 @@ def sanitizer_steps():
             Step('sanitizers tsan', 'setarch', '-R', *run, 'build/tsan', TSAN_OPTIONS=halts)]
 
 
+def newest_torch_steps():
+    """All of tests/client with the newest torch, also on Python's libraries."""
+    folder = 'build/release-torch' + versions.pinned_torch()[2].replace('.', '')
+    return [Step('newest torch, whole', 'scripts/newest_setup.sh'),
+            Step('newest torch, build', 'scripts/build.sh', '--torch', 'newest'),
+            Step('newest torch, tests', 'ctest', '--test-dir', folder, '--output-on-failure', '-j', '2',
+                 '-LE', '^(timing|nightly)$')]
+
+
 # Programs that take a sample of their cases by default.
 BIT_PARTS = 3
 SAMPLES = {'cases-training': ('swing_test|torch_ways|client_profile|fakegpu_matrix|fakegpu_gradients',
@@ -116,6 +126,8 @@ def parts():
         'sanitizers': Part('the tests without LibTorch under the address, undefined-behaviour and thread sanitizers',
                            ('base', 'checkpoint', 'client', 'ctl', 'daemon', 'launcher', 'optim_cpu', 'planner', 'shm'),
                            ['asan', 'tsan'], sanitizer_steps()),
+        'newest-torch': Part('tests/client with the newest torch', ('client', 'package'), ['release'],
+                             newest_torch_steps()),
     }
     for name, (pattern, rooms) in SAMPLES.items():
         found[name] = Part('all cases of the tests that take a sample', rooms, ['release'],

@@ -3,6 +3,7 @@
 # last 20 commits changed. The tests of these rooms without LibTorch run once more: clang builds them with
 # the address and undefined-behaviour sanitizers, and looks at the locks; decoders of foreign bytes are
 # fuzzed for 8 s each; what has threads runs under the thread sanitizer. Nightly parts do so for all rooms.
+# What links LibTorch is built once more, for the newest torch (setup.sh pins it), and a part of its tests run.
 # scripts/ci_minutes.sh shows afterwards where the time went. docs/design/tests.md says where a test belongs.
 #
 # On a slow machine a step after the release tests is left out, and named at the end, if it would end
@@ -16,7 +17,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 if [[ ${1:-} == -h || ${1:-} == --help ]]; then
-  sed -n '2,15s/^# \{0,1\}//p' "$0"
+  sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "$0"
   exit 0
 fi
 if [[ ${1:-} == --nightly ]]; then
@@ -27,6 +28,11 @@ fi
 JOBS=2  # fuzz targets
 TESTS=3  # on two cores: tests that start processes wait for one another much of the time
 SINCE=HEAD~20  # what has changed since is looked at by clang-tidy and run under sanitizers
+# The newest torch's build, and what it builds and runs: what differs between releases of torch. A nightly part
+# runs all of its tests.
+NEWEST=$(sed -n 's/^NEWEST_TORCH=2\.\([0-9]*\)\..*/release-torch2\1/p' scripts/setup.sh)
+NEWEST_TESTS=(client_interception_test client_torch_version_test client_future_torch_test client_torch_ways_test
+              client_torch_fork_test)
 FUZZ_SECONDS=8  # a target; nightly parts fuzz for longer
 
 # Address-space randomisation with many bits and the thread sanitizer do not get along.
@@ -134,6 +140,11 @@ run_chosen() {
 if run_step release.build scripts/build.sh release -- all; then
   run_step release.tests run_ctest release -LE '^(timing|nightly)$' || true
 fi
+if there_is_time newest_torch 20; then
+  if run_step newest_torch.build scripts/build.sh --torch newest -- elixir "${NEWEST_TESTS[@]}"; then
+    run_step newest_torch.tests run_ctest "$NEWEST" -R "^($(IFS='|'; echo "${NEWEST_TESTS[*]}"))\$" || true
+  fi
+fi
 ! there_is_time tidy 10 || run_step tidy scripts/tidy.py --since "$SINCE" || true
 if there_is_time asan 55; then
   listed=$(scripts/sanitizer_tests.py fuzz "$SINCE") || failed+=(fuzz)
@@ -148,12 +159,12 @@ echo
 scripts/ci_minutes.sh || true  # when nothing could be built
 
 # What each ctest closed with, the release build's last.
-for preset in asan tsan release; do
+for preset in asan tsan "$NEWEST" release; do
   echo
   echo "=== $preset"
   if [[ -f build/$preset/ctest.log ]]; then
     sed -n '/tests passed/,$p' "build/$preset/ctest.log"
-  elif [[ " ${left_out[*]} " == *" $preset "* ]]; then
+  elif [[ " ${left_out[*]} " == *" ${preset/#"$NEWEST"/newest_torch} "* ]]; then
     echo "left out: it would not have ended within $LIMIT_MINUTES minutes (ELIXIR_TEST_MINUTES)"
   else
     echo "not built"

@@ -6,6 +6,8 @@ each stands for: when a header changes, so must the version.
     scripts/versions.py --store         after the version was raised: stores the headers' hash beside it
     scripts/versions.py --store --same  where no byte of memory or messages differs (a function was
                                         added, a name changed): stores it for the same version
+    scripts/versions.py --newest        asks pip which torch is the newest; exit code 1 if that is newer
+                                        than the one that scripts/setup.sh pins and CI builds for
 
 A hash is of the code alone: comments and white space do not count.
 """
@@ -14,6 +16,7 @@ import argparse
 import hashlib
 import os
 import re
+import subprocess
 import sys
 import typing
 
@@ -106,11 +109,46 @@ def store(version, same, root=ROOT):
     return ''
 
 
+def pinned_torch(root=ROOT):
+    """The newest torch that CI builds for: (release, oldest minor, newest minor) as they are said in two places."""
+    release = re.search(r'^NEWEST_TORCH=([0-9.]+)', read(root, 'scripts/setup.sh'), re.M).group(1)
+    found = read(root, 'cmake/FindLibTorch.cmake')
+    return (release, *(re.search(rf'^set\(ELIXIR_{which}_TORCH ([0-9.]+)\)', found, re.M).group(1)
+                       for which in ('OLDEST', 'NEWEST')))
+
+
+def complaint_of_newest(listed, pinned):
+    """`listed`: what `pip index versions torch` prints."""
+    found = re.search(r'^torch \(([0-9.]+)\)', listed, re.M)
+    if not found:
+        return f'pip names no release of torch: {listed.strip() or "it printed nothing"}'
+
+    def parts(release):
+        return [int(part) for part in release.split('.')]
+    if parts(found.group(1)) <= parts(pinned):
+        return ''
+    return (f'torch {found.group(1)} is there, and {pinned} is the newest that Elixir is built for: raise NEWEST_TORCH in '
+            'scripts/setup.sh and ELIXIR_NEWEST_TORCH in cmake/FindLibTorch.cmake, then run scripts/test.sh --nightly '
+            'newest-torch')
+
+
+def ask_newest():
+    listed = subprocess.run([sys.executable, '-m', 'pip', 'index', 'versions', 'torch', '--disable-pip-version-check'],
+                            capture_output=True, text=True, check=False)
+    pinned = pinned_torch()[0]
+    said = complaint_of_newest(listed.stdout or listed.stderr, pinned)
+    print(f'torch {pinned}: {said or "is the newest"}')
+    return 1 if said else 0
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split('\n\n', maxsplit=1)[0])
     parser.add_argument('--store', action='store_true', help='store the hash of a version that was raised')
     parser.add_argument('--same', action='store_true', help='with --store: also where it was not raised')
+    parser.add_argument('--newest', action='store_true', help='ask pip whether there is a newer torch')
     arguments = parser.parse_args()
+    if arguments.newest:
+        return ask_newest()
     wrong = 0
     for version in VERSIONS:
         said = store(version, arguments.same) if arguments.store else complaint(version)

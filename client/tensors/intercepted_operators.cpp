@@ -192,7 +192,8 @@ class EveryOperator final : public c10::OpRegistrationListener {
   }
 
   const std::vector<DispatchKey> layouts_ = layout_keys();
-  std::unordered_set<c10::OperatorName> own_;  // registered at kChunkKey; under the dispatcher's lock
+  std::unordered_set<c10::OperatorName>
+      own_;  // registered at kChunkKey; under the dispatcher's lock
 };
 
 }  // namespace

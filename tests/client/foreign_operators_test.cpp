@@ -5,6 +5,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/InferenceMode.h>
 #include <fmt/format.h>
+#include <torch/custom_class.h>
 #include <torch/library.h>
 
 #include <functional>
@@ -152,7 +153,8 @@ TEST_P(ForeignOperators, AKernelThatAutogradRunsIsRun) {
   FakeSource source;
   static thread_local std::optional<c10::OperatorHandle> op;
   op = library_.find("cpu");
-  torch::Library own(torch::Library::IMPL, op->operator_name().name.substr(0, op->operator_name().name.find(':')),
+  torch::Library own(torch::Library::IMPL,
+                     op->operator_name().name.substr(0, op->operator_name().name.find(':')),
                      DispatchKey::AutogradCPU, __FILE__, static_cast<uint32_t>(__LINE__));
   own.impl("cpu", torch::CppFunction(+[](const at::Tensor& tensor) {
              ran += 'a';
@@ -161,6 +163,44 @@ TEST_P(ForeignOperators, AKernelThatAutogradRunsIsRun) {
            }));
   EXPECT_EQ(library_.run("cpu", source.view(0, {4}).requires_grad_()), "ac");
   EXPECT_EQ(source.acquired, (std::map<uint32_t, int>{{0, 1}}));
+}
+
+// ---- an operator of a TorchScript class ----
+
+struct Scale : torch::CustomClassHolder {
+  explicit Scale(double factor) : by(factor) {}
+  const double by;
+};
+
+template <char kName>
+at::Tensor scaled(const c10::intrusive_ptr<Scale>& scale, const at::Tensor& tensor) {
+  ran += kName;
+  return sum_by_address(tensor) * scale->by;
+}
+
+TORCH_LIBRARY(elixir_foreign_class, library) {
+  library.class_<Scale>("Scale").def(torch::init<double>());
+  library.def(
+      "scaled(__torch__.torch.classes.elixir_foreign_class.Scale scale, Tensor value) -> Tensor");
+  library.impl("scaled", torch::dispatch(DispatchKey::CompositeExplicitAutograd, scaled<'d'>));
+  library.impl("scaled", torch::dispatch(DispatchKey::CPU, scaled<'c'>));
+}
+
+TEST(ClassOperators, TheOneOfATorchScriptClassRunsItsDevicesKernel) {
+  FakeSource source;
+  const auto op = c10::Dispatcher::singleton()
+                      .findSchemaOrThrow("elixir_foreign_class::scaled", "")
+                      .typed<at::Tensor(const c10::intrusive_ptr<Scale>&, const at::Tensor&)>();
+  const auto twice = c10::make_intrusive<Scale>(2);
+  for (const Mode mode : {Mode::kGrad, Mode::kNoGrad, Mode::kInference}) {
+    in_mode(mode, [&] {
+      ran.clear();
+      const at::Tensor seen = op.call(twice, source.view(0, {4}));
+      EXPECT_TRUE(at::equal(seen, op.call(twice, source.plain(0, {4}))));
+      EXPECT_EQ(ran, "cc");
+    });
+  }
+  EXPECT_EQ(source.acquired, (std::map<uint32_t, int>{{0, 3}}));
 }
 
 // ---- layouts whose kernels are chosen before the interception ----
@@ -180,8 +220,12 @@ const Layout kLayouts[] = {
      [](const at::Tensor& p) { return at::addmm(p, ramp().to_sparse_csr(), p); }},
     {"sparse mul", [](const at::Tensor& p) { return at::mul(ramp().to_sparse(), p).to_dense(); }},
     {"dense add sparse", [](const at::Tensor& p) { return at::add(p, ramp().to_sparse()); }},
-    {"sampled addmm", [](const at::Tensor& p) { return at::sparse_sampled_addmm(ramp().to_sparse_csr(), p, p).to_dense(); }},
-    {"MKLDNN", [](const at::Tensor& p) { return at::add(ramp().to_mkldnn(), p.to_mkldnn()).to_dense(); }},
+    {"sampled addmm",
+     [](const at::Tensor& p) {
+       return at::sparse_sampled_addmm(ramp().to_sparse_csr(), p, p).to_dense();
+     }},
+    {"MKLDNN",
+     [](const at::Tensor& p) { return at::add(ramp().to_mkldnn(), p.to_mkldnn()).to_dense(); }},
     {"nested linear",
      [](const at::Tensor& p) {
        const at::Tensor nested = at::_nested_tensor_from_tensor_list({ramp(), ramp() + 1});

@@ -29,7 +29,8 @@ TEST(FutureTorch, IsNamedWithTheRemedyBeforeAnythingIsTouched) {
       }
     });
     EXPECT_EQ(refused.code(), Code::kVersionMismatch);
-    EXPECT_THAT(refused.message(), HasSubstr("the program has torch 2.99: use the libelixir.so in"));
+    EXPECT_THAT(refused.message(),
+                HasSubstr("the program has torch 2.99: use the libelixir.so in"));
   }
 }
 

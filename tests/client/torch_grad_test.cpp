@@ -16,6 +16,7 @@
 #include <thread>
 #include <vector>
 
+#include "client/tensors/torch_version.h"
 #include "tests/client/torch_ways.h"
 #include "tests/support/matchers.h"
 
@@ -172,7 +173,7 @@ TEST_P(TorchGrad, AHookOnTheAccumulatorOfBeforeIsRefused) {
       return in;
     }
   };
-  std::vector<std::shared_ptr<torch::autograd::Node>> accumulators;
+  std::vector<AccumulatorPointer> accumulators;
   std::mutex mutex;
   const Build build = net_with([&](Module& net) {
     const auto node = torch::autograd::impl::grad_accumulator(parameter(net, "2.bias"));

@@ -19,7 +19,8 @@ TEST(TorchVersion, TheProcessHasTheOneOfTheBuild) {
 }
 
 TEST(TorchVersion, AnotherMinorIsAnErrorOfOneLineWithTheRemedy) {
-  for (const TorchVersion process : {TorchVersion{2, 99}, TorchVersion{3, 15}, TorchVersion{2, 9}}) {
+  for (const TorchVersion process :
+       {TorchVersion{2, 99}, TorchVersion{3, 15}, TorchVersion{2, 9}}) {
     const Status refused = check_torch({2, 15}, process);
     EXPECT_EQ(refused.code(), Code::kVersionMismatch);
     const std::string has =

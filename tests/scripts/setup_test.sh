@@ -54,4 +54,23 @@ check "and the known ones are named" contains "$output" "release, debug, asan, t
 "$repository/scripts/setup.sh" --nonsense >/dev/null 2>&1
 check "an unknown argument fails" test $? -eq 1
 
+# 5. Another torch beside .venv's.
+for torch in "" 2.15 newer ../2.15.0; do
+  output=$("$repository/scripts/setup.sh" --torch "$torch" --check 2>&1)
+  check "--torch '$torch' is refused" test $? -eq 1
+  check "with an example" contains "$output" "a release of torch, such as 2."
+done
+output=$("$folder/tree/scripts/setup.sh" --torch newest --check)
+check "--check names it" matches "$output" "^missing: torch 2\.[0-9]+\.[0-9]+ in \.venv-2\."
+own=$(sed -n 's/^TORCH_VERSION=\([0-9.]*\).*/\1/p' "$repository/scripts/setup.sh")
+check ".venv's own is no other one" test \
+  "$("$folder/tree/scripts/setup.sh" --torch "$own" --check | grep -c "$own in .venv-")" -eq 0
+output=$("$repository/scripts/build.sh" tsan --torch newest 2>&1)
+check "a preset without LibTorch takes none" test $? -eq 2
+check "and says so" contains "$output" "tsan links no LibTorch"
+mkdir "$folder/empty"
+output=$("$repository/scripts/build.sh" --torch "$folder/empty" 2>&1)
+check "a folder without torch is refused" test $? -eq 2
+check "with what is meant" contains "$output" ".../site-packages/torch"
+
 exit $((failures > 0))

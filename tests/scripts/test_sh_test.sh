@@ -11,6 +11,7 @@ cp "$repository/scripts/test.sh" "$folder/scripts/"
 for name in setup.sh foreign_setup.sh build.sh fuzz.sh tidy.py ci_minutes.sh failed_tests.py; do
   printf '#!/usr/bin/env bash\necho "ran: %s $*"\n' "$name" >"$folder/scripts/$name"
 done
+echo NEWEST_TORCH=2.15.0 >>"$folder/scripts/setup.sh"
 printf '#!/usr/bin/env bash\ncat "$(dirname "$0")/changed.$1"\n' >"$folder/scripts/sanitizer_tests.py"
 printf 'a_test a_test\nno_program \n' | tee "$folder/scripts/changed.asan" >"$folder/scripts/changed.tsan"
 echo plan >"$folder/scripts/changed.fuzz"
@@ -26,17 +27,19 @@ printf '#!/usr/bin/env bash\nshift; exec "$@"\n' >"$folder/bin/setarch"
 chmod +x "$folder"/scripts/* "$folder"/bin/*
 
 run() {
-  mkdir -p "$folder"/build/{release,asan,tsan}
+  mkdir -p "$folder"/build/{release,release-torch215,asan,tsan}
   output=$(PATH="$folder/bin:$PATH" "$folder/scripts/test.sh" "$@" 2>&1); code=$?
 }
-steps() { sed -n 's/^=== \([a-z_.]*\)$/\1/p' <<<"$output" | head -9 | paste -sd ' '; }
+steps() { sed -n 's/^=== \([a-z_.]*\)$/\1/p' <<<"$output" | head -11 | paste -sd ' '; }
 
 run
 check "it passes" test "$code" -eq 0
 check "all steps run, the release build first" test "$(steps)" = \
-  "setup foreign_setup release.build release.tests tidy asan.build asan.tests fuzz tsan.build"
+  "setup foreign_setup release.build release.tests newest_torch.build newest_torch.tests tidy asan.build asan.tests fuzz tsan.build"
 check "sanitizers see what has changed" contains "$output" "ran: build.sh asan -- fuzz_seeds fuzz_planted fuzz_plan a_test"
 check "and all of its entries" contains "$output" "-R ^(a_test|no_program)\$"
+check "the newest torch has the tests of interception" matches "$output" \
+  "^ran: ctest release-torch215 .*\^\(client_interception_test\|.*\)\\\$"
 check "nothing is left out" test "$(grep -c "left out" <<<"$output")" -eq 0
 
 echo release >"$folder/bin/broken"
@@ -48,7 +51,7 @@ rm "$folder/bin/broken"
 
 for what in asan tsan fuzz; do : >"$folder/scripts/changed.$what"; done
 run
-check "without changed code sanitizers build nothing" test "$(grep -c "ran: build.sh" <<<"$output")" -eq 1
+check "without changed code sanitizers build nothing" test "$(grep -c "ran: build.sh [at]san" <<<"$output")" -eq 0
 check "and this is said" contains "$output" "tsan: no code that it has tests of has changed"
 
 export ELIXIR_TEST_MINUTES=-1
@@ -56,6 +59,6 @@ run
 check "a slow machine is no fault" test "$code" -eq 0
 check "the release tests run on it" contains "$output" "ran: ctest release"
 check "the rest is left out" test "$(grep -c "ran: ctest asan" <<<"$output")" -eq 0
-check "and is named at the end" test "$(tail -n 1 <<<"$output")" = "left out, for time: tidy asan tsan"
+check "and is named at the end" test "$(tail -n 1 <<<"$output")" = "left out, for time: newest_torch tidy asan tsan"
 check "with the reason" contains "$output" "would not have ended within -1 minutes"
 exit $((failures > 0))

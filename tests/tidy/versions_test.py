@@ -1,6 +1,7 @@
 """A header that a version stands for does not change without the version: scripts/versions.py."""
 
 import os
+import re
 import sys
 import tempfile
 import unittest
@@ -82,6 +83,30 @@ class MadeUpHeaders(unittest.TestCase):
     def test_a_version_does_not_go_back(self):
         self.replace('a.h', 'kVersion = 5', 'kVersion = 4')
         self.assertIn('raise it', self.store(same=True))
+
+
+class NewestTorch(unittest.TestCase):
+    LISTED = 'torch (%s)\nAvailable versions: %s, 2.14.1, 2.11.0\n  INSTALLED: 2.11.0\n  LATEST:    %s\n'
+
+    def complaint(self, newest, pinned='2.15.0'):
+        return versions.complaint_of_newest(self.LISTED % (newest, newest, newest), pinned)
+
+    def test_a_newer_one_is_told_with_the_remedy(self):
+        for newest in ('2.16.0', '2.15.1', '3.0.0', '2.100.0'):
+            self.assertRegex(self.complaint(newest), rf'torch {newest} is there.*raise NEWEST_TORCH in scripts/setup.sh')
+
+    def test_the_same_and_older_ones_are_none(self):
+        for newest in ('2.15.0', '2.14.9', '2.9.1'):
+            self.assertEqual(self.complaint(newest), '')
+
+    def test_what_pip_says_in_place_of_a_list_is_told(self):
+        self.assertIn('no network', versions.complaint_of_newest('ERROR: no network', '2.15.0'))
+
+    def test_the_range_is_that_of_the_pinned_releases(self):
+        newest, oldest_minor, newest_minor = versions.pinned_torch()
+        self.assertEqual(newest.rpartition('.')[0], newest_minor)
+        own = re.search(r'^TORCH_VERSION=([0-9.]+)$', versions.read(versions.ROOT, 'scripts/setup.sh'), re.M).group(1)
+        self.assertEqual(own.rpartition('.')[0], oldest_minor)
 
 
 if __name__ == '__main__':
