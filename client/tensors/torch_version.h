@@ -1,7 +1,7 @@
 #pragma once
 
-// What differs between the releases of PyTorch that Elixir runs on (cmake/FindLibTorch.cmake has
-// the range), and which one a process has.
+// Elixir runs on several releases of PyTorch (cmake/FindLibTorch.cmake has the range). This file has
+// their differences, and asks which release a process has.
 
 #include <torch/csrc/autograd/variable.h>
 
@@ -12,8 +12,8 @@
 
 namespace elixir {
 
-// What adds to a leaf's .grad, as LibTorch owns it: a std::shared_ptr, and an intrusive_ptr from
-// 2.13 on.
+// LibTorch owns the node that adds to a leaf's .grad by a std::shared_ptr, and later releases by an
+// intrusive_ptr.
 using AccumulatorPointer =
     decltype(torch::autograd::impl::grad_accumulator(std::declval<const at::Tensor&>()));
 
@@ -22,9 +22,9 @@ struct TorchVersion {
   bool operator==(const TorchVersion&) const = default;
 };
 
-// That of the headers which Elixir was compiled with.
+// The version of the headers that Elixir was compiled with.
 TorchVersion torch_of_build();
-// That of the libtorch_cpu.so which the process has.
+// The version of the libtorch_cpu.so that the process has.
 TorchVersion torch_of_process();
 
 // LibTorch's layouts change with each minor version. So code for one minor in a process with
