@@ -8,7 +8,7 @@
 # sets the number of compilers at a time; by default one per core, as far as memory allows.
 #
 # --torch builds for another torch than .venv's, release or debug: TORCH is a release such as 2.15.0 (which
-# scripts/setup.sh installs into .venv-2.15.0 for C++ on CPUs), `newest`, or the torch folder of an
+# scripts/setup.sh installs into build/torch-2.15.0 for C++ on CPUs), `newest`, or the torch folder of an
 # environment of yours (with GPUs: .../site-packages/torch). Only what links LibTorch is built, into
 # build/PRESET-torch215; the rest comes from build/PRESET.
 set -euo pipefail
@@ -105,7 +105,7 @@ if [[ -d $torch ]]; then
 else
   scripts/setup.sh --torch "$torch"
   [[ $torch != newest ]] || torch=$(sed -n 's/^NEWEST_TORCH=\([0-9.]*\).*/\1/p' scripts/setup.sh)
-  root=$(compgen -G "$PWD/.venv-$torch/lib/python3*/site-packages/torch" | head -1) ||
+  root=$(compgen -G "$PWD/build/torch-$torch/lib/python3*/site-packages/torch" | head -1) ||
     fail "torch $torch is .venv's: scripts/build.sh $preset builds for it"
 fi
 minor=$(sed -n "s/^__version__ = '2\.\([0-9]*\)\..*/\1/p" "$root/version.py")

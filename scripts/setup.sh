@@ -4,7 +4,7 @@
 # Installs only what is missing; when nothing is, it ends at once and prints nothing.
 #
 #   scripts/setup.sh                  install what is missing (root, or sudo)
-#   scripts/setup.sh --torch VERSION  and another torch in .venv-VERSION, for C++ alone (1.3 GB), for
+#   scripts/setup.sh --torch VERSION  and another torch in build/torch-VERSION, for C++ alone (1.3 GB), for
 #                                     scripts/build.sh --torch VERSION; `newest` stands for the newest
 #                                     that Elixir is tested with
 #   scripts/setup.sh --check          install nothing; list what is missing, exit 1 if anything is
@@ -47,7 +47,7 @@ other_installed() {
   [[ -z $other ]] && return
   local wheel
   for wheel in "torch-$other" nvidia_cuda_runtime nvidia_cuda_cupti; do
-    installed ".venv-$other" "$wheel" || return
+    installed "build/torch-$other" "$wheel" || return
   done
 }
 
@@ -108,12 +108,12 @@ install_torch() {
 
 # The wheel, and of the libraries that it names those that libtorch_cpu.so loads.
 install_other() {
-  local pip=(".venv-$other/bin/python" -m pip install --quiet --disable-pip-version-check) cuda
-  say "installing torch $other into .venv-$other, for C++ alone (1.3 GB, about a minute)"
+  local pip=("build/torch-$other/bin/python" -m pip install --quiet --disable-pip-version-check) cuda
+  say "installing torch $other into build/torch-$other, for C++ alone (1.3 GB, about a minute)"
   "${pip[@]}" --no-deps "torch==$other" >&2 ||
     fail "pip could not install torch==$other: is there such a release, a network, and 4 GB of free disk ($(
       df -h --output=avail . | tail -1 | tr -d ' ') are free here)?"
-  cuda=$(".venv-$other/bin/python" -c '
+  cuda=$("build/torch-$other/bin/python" -c '
 import importlib.metadata, re
 needs = " ".join(importlib.metadata.requires("torch"))
 version = re.search(r"cuda-toolkit\[[^]]*\]==([0-9.]+)", needs)
@@ -123,8 +123,8 @@ print(f"cuda-toolkit[cudart,cupti]=={version[1]}" if version else " ".join(names
   # shellcheck disable=SC2086  # names of packages, none has a blank
   said=$("${pip[@]}" $cuda 2>&1) || fail "pip could not install $cuda, which torch $other loads: is there a network?
 $said"
-  other_installed || fail "pip ended without an error but .venv-$other has no torch $other, or not the CUDA libraries
-that it loads ($cuda); rm -r .venv-$other and run scripts/setup.sh --torch $other again"
+  other_installed || fail "pip ended without an error but build/torch-$other has no torch $other, or not the CUDA libraries
+that it loads ($cuda); rm -r build/torch-$other and run scripts/setup.sh --torch $other again"
 }
 
 # Without it all is built but what runs on GPUs, so a failure is no reason to stop.
@@ -158,7 +158,7 @@ if [[ -n $check ]]; then
   for name in "${missing[@]}"; do echo "missing: Debian package $name"; done
   torch_installed || echo "missing: torch $TORCH_VERSION in .venv"
   nvcc_installed || echo "missing: nvcc of CUDA ${CUDA_VERSION%%.*}"
-  other_installed || echo "missing: torch $other in .venv-$other"
+  other_installed || echo "missing: torch $other in build/torch-$other"
   [[ ${#missing[@]} -eq 0 ]] && torch_installed && nvcc_installed && other_installed
   exit
 fi
@@ -177,7 +177,7 @@ if ! torch_installed; then
 fi
 nvcc_installed || install_nvcc
 if ! other_installed; then
-  make_venv ".venv-$other"
+  make_venv "build/torch-$other"
   install_other
 fi
 say "done"

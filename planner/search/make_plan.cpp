@@ -283,7 +283,7 @@ class Planner {
       found.step_s = best->times.step_s;
       found.without_s = (*chosen)->step_s();
       const bool gains = found.step_s <= (1 - kSwingGain) * found.without_s;
-      if (!gains && !request_.layout.swing_stride) found.why = SwingFound::Why::kNoGain;
+      if (!gains && !request_.layout.swing_stride) found.why = swinging->search.no_gain();
     }
     if (found.why == SwingFound::Why::kTaken) *chosen = swinging;
     (*chosen)->search.settle_swing(found);

@@ -50,6 +50,8 @@ class Search {
   const std::optional<Found>& best_swing() const { return best_swing_; }
   // Why no swing chunks are tried or possible. kTaken: there is a best_swing().
   SwingFound::Why no_swing() const;
+  // Why they are not taken where a best_swing() gains too little.
+  SwingFound::Why no_gain() const;
   // Stores what was found over all chunk lengths. kTaken: best_swing() is the best from now on.
   // REQUIRES: settle_spare_slots() was not called yet.
   void settle_swing(const SwingFound& found);

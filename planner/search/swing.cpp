@@ -38,7 +38,12 @@ SwingFound::Why Search::no_swing() const {
   }
   if (!any_swings) return kNoChunk;
   if (!runs) return kRanks;
-  return near_stride(best_.candidate.exchange) == 0 ? kSlowLink : kNoMemory;
+  return no_gain() == kSlowLink ? kSlowLink : kNoMemory;
+}
+
+SwingFound::Why Search::no_gain() const {
+  const bool slow_link = near_stride(best_.candidate.exchange) == 0;
+  return slow_link ? SwingFound::Why::kSlowLink : SwingFound::Why::kNoGain;
 }
 
 // The one that is asked for, or the closed form's, with which one chunk swings at least; 0: none.
@@ -72,11 +77,11 @@ Status Search::consider_swing(Exchange exchange, uint32_t stride, int64_t gpu_ch
 
 // Also all of the chunks at once, unless a stride is asked for: where host memory binds, that may
 // be the faster of two optima, since an update takes less of it through the GPU than on the CPU.
+// Then it may gain even where the closed form says that none should swing.
 Status Search::look_for_swing() {
   if (swing_refusal() != SwingFound::Why::kTaken) return Status();
   for (const Candidate& start : starts_) {
-    const uint32_t near = near_stride(start.exchange);
-    if (near == 0) continue;
+    const uint32_t near = std::max(near_stride(start.exchange), 1u);
     const uint32_t last = request_.layout.swing_stride ? near : 1;
     for (uint32_t stride = near;; stride = last) {
       ELIXIR_RETURN_IF_ERROR(look_for_swing(start, stride));

@@ -85,10 +85,10 @@ class Rates(Answers):
         self.assertIn('--exchange', self.refused(INVALID_ARGUMENT, 'plan', *flags,
                                                  '--internode-gb-s', '20', '--exchange', 'host'))
         # Half the states lie in each node.
-        one = self.plan(*flags[:-2], '--exchange', 'collective', '--chunk-numel',
-                        str(nodes['chunk_numel']), '--gpu-state-share', '0', '--update', 'deferred')
-        two = self.plan(*flags, '--internode-gb-s', '20', '--chunk-numel',
-                        str(nodes['chunk_numel']), '--gpu-state-share', '0', '--update', 'deferred')
+        states = ['--chunk-numel', str(nodes['chunk_numel']), '--gpu-state-share', '0', '--swing-stride', '0',
+                  '--update', 'deferred']
+        one = self.plan(*flags[:-2], '--exchange', 'collective', *states)
+        two = self.plan(*flags, '--internode-gb-s', '20', *states)
         self.assertEqual(2 * two['bytes']['host']['total'], one['bytes']['host']['total'])
 
 

@@ -61,10 +61,10 @@ for torch in "" 2.15 newer ../2.15.0; do
   check "with an example" contains "$output" "a release of torch, such as 2."
 done
 output=$("$folder/tree/scripts/setup.sh" --torch newest --check)
-check "--check names it" matches "$output" "^missing: torch 2\.[0-9]+\.[0-9]+ in \.venv-2\."
+check "--check names it" matches "$output" "^missing: torch 2\.[0-9]+\.[0-9]+ in build/torch-2\."
 own=$(sed -n 's/^TORCH_VERSION=\([0-9.]*\).*/\1/p' "$repository/scripts/setup.sh")
 check ".venv's own is no other one" test \
-  "$("$folder/tree/scripts/setup.sh" --torch "$own" --check | grep -c "$own in .venv-")" -eq 0
+  "$("$folder/tree/scripts/setup.sh" --torch "$own" --check | grep -c "$own in build/torch-")" -eq 0
 output=$("$repository/scripts/build.sh" tsan --torch newest 2>&1)
 check "a preset without LibTorch takes none" test $? -eq 2
 check "and says so" contains "$output" "tsan links no LibTorch"
