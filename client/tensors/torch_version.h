@@ -1,7 +1,7 @@
 #pragma once
 
-// Elixir runs on several releases of PyTorch (cmake/FindLibTorch.cmake has the range). This file has
-// their differences, and asks which release a process has.
+// Elixir runs on several releases of PyTorch (cmake/FindLibTorch.cmake has the range). This file
+// has their differences, and asks which release a process has.
 
 #include <torch/csrc/autograd/variable.h>
 

@@ -1,5 +1,5 @@
-// Tensors in chunks, for Python, without elixird: tests/client/foreign_libraries.py loads this library
-// and runs others' operators on them.
+// Tensors in chunks, for Python, without elixird: tests/client/foreign_libraries.py loads this
+// library and runs others' operators on them.
 
 #include <torch/library.h>
 
@@ -63,9 +63,9 @@ GrowingSource& source() {
 
 TORCH_LIBRARY(elixir_chunks, library) {
   // A copy of the values, as a parameter in a chunk is.
-  library.def("in_chunk(Tensor values) -> Tensor", torch::dispatch(
-      c10::DispatchKey::CompositeExplicitAutograd,
-      [](const at::Tensor& values) { return source().in_chunk(values); }));
+  library.def("in_chunk(Tensor values) -> Tensor",
+              torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd,
+                              [](const at::Tensor& values) { return source().in_chunk(values); }));
   // How often operators have gathered chunks.
   library.def("acquired() -> int", [] { return source().acquired(); });
 }

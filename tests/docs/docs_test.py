@@ -71,6 +71,10 @@ SHORT_FORMS = {
     'scripts/test.sh': syntax_alone('scripts/test.sh'),
     'scripts/build.sh': 'scripts/build.sh release -- elixirctl' if IS_RELEASE else
                         syntax_alone('scripts/build.sh'),
+    # The default run builds for another torch by itself; the second names a folder that is the reader's.
+    'scripts/build.sh --torch 2.15.0': 'scripts/setup.sh --torch 2.15.0 --check || test $? -eq 1',
+    'scripts/build.sh --torch ~/venv': syntax_alone('scripts/build.sh'),
+    'cmake --install build/release-torch215 --prefix build/release/installed': 'true',
     'scripts/demo.sh': syntax_alone('scripts/demo.sh'),  # tests/e2e/demo_test.py runs it
     # Tested by tests/scripts/gpu_check_pack_test.sh.
     'scripts/gpu_check.sh pack': syntax_alone('scripts/gpu_check.sh'),

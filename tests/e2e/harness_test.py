@@ -24,7 +24,9 @@ class Leaver(harness.ElixirTest):
         self.assert_nothing_left()
 
     def leaves_a_process(self):
-        self.start('bash', '-c', 'setsid sleep 1000 & disown').wait()
+        # Not while it starts another program: its environment, by which it is found, cannot be read then.
+        self.start('bash', '-c', 'setsid sleep 1000 & disown; '
+                                 'until [[ $(</proc/$!/comm) == sleep ]]; do sleep 0.01; done').wait()
 
     def leaves_a_socket(self):
         with open(os.path.join(self.runtime, 'attach.sock'), 'wb'):
