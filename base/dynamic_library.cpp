@@ -47,7 +47,7 @@ std::vector<std::string> library_candidates(const LibrarySearch& search) {
   const std::string folder = program_folder();
   std::vector<std::string> candidates = {folder + "/" + search.file_name};
   for (const std::string& subfolder : search.lib_subfolders) {
-    candidates.push_back(folder + "/../lib/" + subfolder + "/" + search.file_name);
+    candidates.push_back(fmt::format("{}/../lib/{}/{}", folder, subfolder, search.file_name));
   }
   candidates.push_back(folder + "/../lib/" + search.file_name);
   if (const std::string beside = library_folder(); beside != folder) {
