@@ -41,6 +41,7 @@
 #include "client/tensors/checkpoint.h"
 #include "client/tensors/linear_cross_entropy.h"
 #include "client/tensors/meta_init.h"
+#include "client/tensors/model_tensors.h"
 
 namespace torch::optim {
 class Optimizer;
@@ -55,22 +56,6 @@ class TorchOptimizer;
 // With kCPU, nothing can load CUDA in this process afterwards. With kCUDA, it loads CUDA now, or
 // throws and says what is missing.
 ELIXIR_PUBLIC void prepare_torch(c10::DeviceType type);
-
-// A tensor with the name that errors, plans and files use.
-struct NamedTensor {
-  std::string name;
-  at::Tensor tensor;
-};
-
-// The tensors that an optimizer is built on. They are the model's own handles: replacing a tensor's
-// data replaces the model's.
-struct ModelTensors {
-  std::vector<NamedTensor> parameters = {};
-  std::vector<NamedTensor> buffers = {};
-};
-
-// The tensors of a module, each under its first name.
-ELIXIR_PUBLIC ModelTensors tensors_of(const torch::nn::Module& model);
 
 // Parameters with their own hyperparameters, like torch::optim's OptimizerParamGroup. Missing
 // values are the optimizer's.
@@ -101,6 +86,15 @@ using LossOn = std::function<at::Tensor(at::Device)>;
 ELIXIR_PUBLIC std::shared_ptr<const planner::Plan> plan(torch::nn::Module& model,
                                                         const LossOn& loss, uint64_t tokens,
                                                         const Options& options);
+// The same for a model of which Elixir gets the tensors alone. `loss` runs it.
+ELIXIR_PUBLIC std::shared_ptr<const planner::Plan> plan(const ModelTensors& model,
+                                                        const LossOn& loss, uint64_t tokens,
+                                                        const Options& options);
+
+// A plan as `elixirctl plan --json` prints it, and back. Throws kBadInput for a text that is no
+// plan.
+ELIXIR_PUBLIC std::string plan_json(const planner::Plan& plan);
+ELIXIR_PUBLIC std::shared_ptr<const planner::Plan> plan_from_json(const std::string& text);
 
 class ELIXIR_PUBLIC Optimizer {
  public:
@@ -142,8 +136,8 @@ class ELIXIR_PUBLIC Optimizer {
   // Sets the values that `changes` gives, from the next step on. Its parameters must be empty.
   void set_param_group(uint32_t group, const ParamGroup& changes);
   // Moves parameters of group 0 into a new group and returns its number, at most
-  // shm::kMaxParamGroups - 1 (7). Their states and counts of steps continue. Call it between step()
-  // and backward(), on all ranks.
+  // shm::kMaxParamGroups - 1 (63). Their states and counts of steps continue. Call it between
+  // step() and backward(), on all ranks.
   uint32_t add_param_group(const ParamGroup& group);
   // This optimizer as torch's class, for torch::optim::LRScheduler and other users. Its groups'
   // options are torch's own (AdamWOptions or AdamOptions); lr, betas, eps and weight_decay are the
@@ -151,6 +145,10 @@ class ELIXIR_PUBLIC Optimizer {
   // this class. Values set in torch's class are checked when they are needed, at the latest in
   // step(). It lives as long as the optimizer, also after a move or release().
   torch::optim::Optimizer& torch_optimizer();
+
+  // Clips gradients to this norm from the next step on; empty: not at all. All ranks set the same.
+  // The optimizer must have been built with Options::clip_norm or grad_norm.
+  void set_clip_norm(std::optional<double> clip_norm);
 
   // ---- single parameters; all ranks, unless said otherwise ----
 
@@ -161,6 +159,16 @@ class ELIXIR_PUBLIC Optimizer {
   // Sets the parameter to rank 0's `values`, of the same sizes, on any device. Moments and the
   // count of steps stay. It costs a pass over the chunk. Call it between step() and backward().
   void set_parameter(const at::Tensor& parameter, const at::Tensor& values);
+  // set_parameter() for several parameters, by their names. Each chunk is written once, and the
+  // ranks agree once (once more for each chunk of frozen parameters that is given in part).
+  void set_parameters(const std::vector<NamedTensor>& values);
+  // A copy of a parameter as it is after the last step, in the compute type, on the CPU. Any rank
+  // may call it, alone: elixird has the shards of all ranks of a node. It waits for all ranks to
+  // make that step. Throws on several nodes, and with the collective exchange for a parameter whose
+  // states are on GPUs. Call it between step() and backward().
+  at::Tensor value(const at::Tensor& parameter);
+  // In the same way, the FP32 values and states of a trained parameter: state_dict() for one.
+  ParameterState state(const at::Tensor& parameter);
   // Ends training and keeps the model. Every parameter becomes an ordinary tensor on the CPU again.
   // It has the type that it was built with, and the values of the FP32 masters. Buffers return to
   // the CPU, too. It needs memory for the whole model in this process.

@@ -3,7 +3,8 @@
 #   LibTorch::cuda  adds libtorch_cuda and libc10_cuda, where the wheel has them
 # torch's own find_package(Torch) insists on a CUDA toolkit, hence this file. It is installed, too.
 #
-# LIBTORCH_ROOT: the wheel's torch folder. Default: the first of
+# LIBTORCH_ROOT: the wheel's torch folder. Default: the torch of ELIXIR_TORCH_OF_PYTHON, an interpreter, if it is
+# set; else the first of
 #   1. that of CMAKE_PREFIX_PATH, which may name the folder, or what torch.utils.cmake_prefix_path is
 #   2. the torch of the active virtual environment (VIRTUAL_ENV)
 #   3. the torch of the project's .venv
@@ -28,6 +29,9 @@ endfunction()
 
 if(NOT LIBTORCH_ROOT)
   set(_candidates "")
+  if(ELIXIR_TORCH_OF_PYTHON)
+    _elixir_torch_of(_candidates ${ELIXIR_TORCH_OF_PYTHON})
+  endif()
   foreach(_prefix IN LISTS CMAKE_PREFIX_PATH)
     list(APPEND _candidates ${_prefix} ${_prefix}/../..)
   endforeach()

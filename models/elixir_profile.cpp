@@ -54,7 +54,7 @@ Result<planner::ModelProfile> profile(const Request& request) {
   const at::Tensor tokens = at::empty({batch, seq}, at::TensorOptions(at::kLong).device(at::kMeta));
   const at::Tensor targets = at::empty_like(tokens);
   return profile_step(
-      **model, [&](at::Device) { return (*model)->loss(tokens, targets); },
+      tensors_of(**model), [&](at::Device) { return (*model)->loss(tokens, targets); },
       {.model = config->name,
        .tokens = static_cast<uint64_t>(batch * seq),
        .dtype = request.model.dtype,

@@ -32,7 +32,7 @@ auto profile_of(Decoder& model, const TrainOptions& options, ProfileBy&& profile
     return model.loss(tokens, tokens);
   };
   model.train();
-  return profile_by(model, loss, profile);
+  return profile_by(tensors_of(model), loss, profile);
 }
 
 void write_reports(const TrainOptions& options, const planner::PlannedStep& planned,

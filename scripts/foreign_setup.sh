@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Installs who else must be able to read a checkpoint, for tests/e2e/foreign_test.py: transformers and
 # safetensors; and whose operators must run on parameters, for tests/client/foreign_libraries_test.py:
-# bitsandbytes and torchvision. They go into a Python environment of their own, build/foreign_venv. torch is
-# not installed again: the environment sees .venv's. Fifteen seconds and 400 MB; what needs a hub or a
+# bitsandbytes and torchvision; and who trains through `import elixir`, for tests/python: accelerate, PEFT and
+# TRL. They go into a Python environment of their own, build/foreign_venv. torch is
+# not installed again: the environment sees .venv's. Half a minute and 900 MB; what needs a hub or a
 # terminal is left out.
 # Installs only what is missing; when nothing is, it ends at once and prints nothing.
 #
@@ -19,6 +20,11 @@ PACKAGES=(
   anyio==4.16.0 click==8.5.1 h11==0.16.0 httpcore2==2.16.2 httpx2==2.16.2 idna==3.20 truststore==0.10.5
   # whose operators run on parameters; this torchvision is of torch 2.11
   bitsandbytes==0.50.2 torchvision==0.26.0 pillow==13.0.0
+  # who trains through `import elixir`, and what that draws and shows with
+  accelerate==1.15.0 peft==0.21.2 trl==1.16.0 datasets==5.2.0 psutil==7.2.2 pandas==3.1.1 pyarrow==26.0.1
+  dill==0.4.1 multiprocess==0.70.19 python-dateutil==4.0.0 rich==15.0.0 markdown-it-py==4.3.0 mdurl==0.1.2
+  Pygments==2.21.0 matplotlib==3.11.2 contourpy==1.3.3 cycler==0.12.1 fonttools==4.68.0 kiwisolver==1.5.1
+  pyparsing==3.3.3
 )
 source scripts/torch_venv.sh
 

@@ -97,7 +97,7 @@ def newest_torch_steps():
 
 # Programs that take a sample of their cases by default.
 BIT_PARTS = 3
-SAMPLES = {'cases-training': ('swing_test|torch_ways|client_profile|fakegpu_matrix|fakegpu_gradients',
+SAMPLES = {'cases-training': ('swing_test|torch_ways|client_profile|fakegpu_matrix|fakegpu_gradients|python_ranks',
                               ('client', 'fake_cuda')),
            'cases-programs': ('fakegpu_collective|fakegpu_errors|e2e_container|e2e_disturbed|e2e_run_health|e2e_families'
                               '|e2e_foreign(_losses)?$|e2e_plan$|e2e_ranks|e2e_surroundings',

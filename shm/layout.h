@@ -32,8 +32,8 @@ inline constexpr uint64_t kControlMagic = 0x4c52544358494c45;  // "ELIXCTRL", li
 
 // Raise it when any struct or constant of this file, of shm/shape.h or of shm/messages.h changes;
 // then run scripts/versions.py --store.
-inline constexpr uint32_t kLayoutVersion = 20;
-// versions.py: version 20, f7f910f1be73c198
+inline constexpr uint32_t kLayoutVersion = 21;
+// versions.py: version 21, 1b76fab837a7bb3b
 
 // Steps whose records are kept. A trainer is never more than two steps ahead of elixird.
 inline constexpr uint32_t kStepRing = 8;
@@ -52,7 +52,7 @@ struct alignas(64) SideHeader {
 static_assert(sizeof(SideHeader) == 64);
 
 // Groups of parameters with hyperparameters of their own.
-inline constexpr uint32_t kMaxParamGroups = 8;
+inline constexpr uint32_t kMaxParamGroups = 64;
 
 inline constexpr size_t kCacheLine = 64;
 
@@ -185,7 +185,7 @@ struct StepRecord {
                             // changed
   uint64_t asks;            // actions for all ranks after the step: bits of Ask
 };
-static_assert(sizeof(StepRecord) == 824);
+static_assert(sizeof(StepRecord) == 4408);
 
 // The bytes that must be the same on all ranks. elixird compares those of its node, and trainers
 // compare a hash of them.

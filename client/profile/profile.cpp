@@ -24,19 +24,14 @@
 namespace elixir {
 namespace {
 
-struct NamedTensor {
-  std::string name;
-  at::Tensor tensor;  // the module's own handle
-};
-
-std::vector<NamedTensor> parameters_of(torch::nn::Module& model) {
+std::vector<NamedTensor> parameters_of(const ModelTensors& model) {
   std::vector<NamedTensor> result;
   std::unordered_set<const c10::TensorImpl*> seen;
-  for (const auto& item : model.named_parameters()) {
-    if (!seen.insert(item.value().unsafeGetTensorImpl()).second) continue;
+  for (const NamedTensor& item : model.parameters) {
+    if (!seen.insert(item.tensor.unsafeGetTensorImpl()).second) continue;
     // Others are in no chunk: client/train/module_parameters.
-    const bool in_chunk = item.value().numel() > 0 && chunks_take(item.value().scalar_type());
-    if (in_chunk) result.push_back({item.key(), item.value()});
+    const bool in_chunk = item.tensor.numel() > 0 && chunks_take(item.tensor.scalar_type());
+    if (in_chunk) result.push_back(item);
   }
   return result;
 }
@@ -68,7 +63,7 @@ struct TakeGradient final : torch::autograd::PostAccumulateGradHook {
 // The module's tensors while they are others; back in their places afterwards.
 class Replaced {
  public:
-  Replaced(torch::nn::Module& model, at::Device device, const ProfileOptions& options)
+  Replaced(const ModelTensors& model, at::Device device, const ProfileOptions& options)
       : parameters_(parameters_of(model)) {
     const at::NoGradGuard no_grad;
     keep_interception();
@@ -107,11 +102,12 @@ class Replaced {
     at::Tensor tensor, data, grad, values;
   };
 
-  void replace(torch::nn::Module& model, at::Device device, const ProfileOptions& options) {
+  void replace(const ModelTensors& model, at::Device device, const ProfileOptions& options) {
     for (uint32_t i = 0; i < parameters_.size(); ++i) {
       replace_parameter(i, device, scalar_type(options.dtype));
     }
-    for (at::Tensor& buffer : model.buffers()) {
+    for (const NamedTensor& item : model.buffers) {
+      const at::Tensor& buffer = item.tensor;
       if (!buffer.defined()) continue;
       const at::Tensor standing =
           standing_for(buffer, device, dtype_of(buffer, options.buffer_dtype));
@@ -220,7 +216,7 @@ std::vector<c10::DeviceType> counted_devices(at::Device device, ProfileTarget ta
 }
 
 // Records one step; `failed` is the operator that threw, if one did.
-planner::ModelProfile record_step(torch::nn::Module& model, const LossOn& loss,
+planner::ModelProfile record_step(const ModelTensors& model, const LossOn& loss,
                                   const ProfileOptions& options, at::Device device,
                                   std::string* failed) {
   const c10::impl::ExcludeDispatchKeyGuard computing(kMetaInitKey);  // also under MetaInit
@@ -244,7 +240,7 @@ planner::ModelProfile record_step(torch::nn::Module& model, const LossOn& loss,
 
 }  // namespace
 
-Result<planner::ModelProfile> profile_step(torch::nn::Module& model, const LossOn& loss,
+Result<planner::ModelProfile> profile_step(const ModelTensors& model, const LossOn& loss,
                                            const ProfileOptions& options) {
   const TargetKernels kernels(options.target);
   std::string failed;
@@ -259,7 +255,7 @@ Result<planner::ModelProfile> profile_step(torch::nn::Module& model, const LossO
   }
 }
 
-planner::ModelProfile measure_step(torch::nn::Module& model, const LossOn& loss,
+planner::ModelProfile measure_step(const ModelTensors& model, const LossOn& loss,
                                    const ProfileOptions& options) {
   std::string failed;
   planner::ModelProfile profile = record_step(model, loss, options, at::kCPU, &failed);
@@ -267,7 +263,7 @@ planner::ModelProfile measure_step(torch::nn::Module& model, const LossOn& loss,
   return profile;
 }
 
-planner::ModelProfile profile_or_measure(torch::nn::Module& model, const LossOn& loss,
+planner::ModelProfile profile_or_measure(const ModelTensors& model, const LossOn& loss,
                                          const ProfileOptions& options) {
   Result<planner::ModelProfile> profile = profile_step(model, loss, options);
   if (profile.ok()) return std::move(*profile);

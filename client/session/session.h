@@ -84,6 +84,12 @@ class Session {
   const std::byte* param_shard(uint32_t chunk, uint32_t local_rank) const;
   void read_masters(uint32_t chunk, uint32_t local_rank, float* values) const;
   void read_moment(uint32_t chunk, uint32_t local_rank, uint32_t moment, float* values) const;
+  // Only `numel` elements of the shard, from `first` on.
+  void read_masters(uint32_t chunk, uint32_t local_rank, uint64_t first, uint64_t numel,
+                    float* values) const;
+  void read_moment(uint32_t chunk, uint32_t local_rank, uint32_t moment, uint64_t first,
+                   uint64_t numel, float* values) const;
+  uint64_t shard_numel_of(uint32_t local_rank) const;
 
   // With `pins_params`, the memory to page-lock for the device: grads, params and swing memory.
   // Params and swing memory are this rank's or all ranks'. With swing memory, all ranks' grads are

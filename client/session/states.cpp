@@ -41,22 +41,37 @@ const float* Session::moment_shard(uint32_t chunk, uint32_t local_rank, uint32_t
   return reinterpret_cast<const float*>(first) + slot(chunk) * shape_.shard_numel();
 }
 
-void Session::read_masters(uint32_t chunk, uint32_t local_rank, float* values) const {
-  // Shards lie by rank among all of the job; the host exchange has no others.
-  ELIXIR_CHECK(chunk < shape_.n_chunks, "elixird keeps no masters of chunk {}", chunk);
+// Shards lie by rank among all of the job; the host exchange has no others.
+uint64_t Session::shard_numel_of(uint32_t local_rank) const {
   const uint32_t shard = local_rank == options_.local_rank ? options_.rank : local_rank;
-  optim::read_master(shape_.type, param_shard(chunk, local_rank), master_shard(chunk, local_rank),
-                     shape_.shard_end(shard) - shape_.shard_begin(shard), values);
+  return shape_.shard_end(shard) - shape_.shard_begin(shard);
+}
+
+void Session::read_masters(uint32_t chunk, uint32_t local_rank, float* values) const {
+  read_masters(chunk, local_rank, 0, shard_numel_of(local_rank), values);
+}
+
+void Session::read_masters(uint32_t chunk, uint32_t local_rank, uint64_t first, uint64_t numel,
+                           float* values) const {
+  ELIXIR_CHECK(chunk < shape_.n_chunks && first + numel <= shard_numel_of(local_rank),
+               "elixird keeps no masters {} to {} of chunk {}", first, first + numel, chunk);
+  optim::read_master(
+      shape_.type, param_shard(chunk, local_rank) + first * element_bytes(shape_.type),
+      master_shard(chunk, local_rank) + first * master_bytes(shape_.type), numel, values);
 }
 
 void Session::read_moment(uint32_t chunk, uint32_t local_rank, uint32_t moment,
                           float* values) const {
-  ELIXIR_CHECK(chunk < shape_.n_chunks && moment < shape_.n_moments,
+  read_moment(chunk, local_rank, moment, 0, shard_numel_of(local_rank), values);
+}
+
+void Session::read_moment(uint32_t chunk, uint32_t local_rank, uint32_t moment, uint64_t first,
+                          uint64_t numel, float* values) const {
+  ELIXIR_CHECK(chunk < shape_.n_chunks && moment < shape_.n_moments &&
+                   first + numel <= shard_numel_of(local_rank),
                "elixird keeps no moment {} of chunk {}", moment, chunk);
-  const uint32_t shard = local_rank == options_.local_rank ? options_.rank : local_rank;
-  const uint64_t numel = shape_.shard_end(shard) - shape_.shard_begin(shard);
   if (numel == 0) return;
-  std::memcpy(values, moment_shard(chunk, local_rank, moment), numel * sizeof(float));
+  std::memcpy(values, moment_shard(chunk, local_rank, moment) + first, numel * sizeof(float));
 }
 
 Session::UpdateTimes Session::update_times(uint32_t chunk) const {

@@ -117,6 +117,17 @@ void StepControl::set_all_lr(double lr) {
   }
 }
 
+void StepControl::set_clip_norm(std::optional<double> clip_norm) {
+  const double limit = clip_norm.value_or(kNeverClips);
+  require(clip_norm_ > 0,
+          "set_clip_norm({}), and gradients have no norm: set Options::clip_norm or "
+          "Options::grad_norm when you build the optimizer",
+          limit);
+  require(std::isfinite(limit) && limit > 0, "clip_norm = {}: it must be greater than 0", limit);
+  require_not_fixed();
+  clip_norm_ = limit;
+}
+
 shm::StepRecord StepControl::next_record() const {
   shm::StepRecord record{};
   record.step = step_ + 1;

@@ -43,6 +43,9 @@ class StepControl {
   void set_group(uint32_t group, const optim::AdamOptions& options);
   // Returns the group's number. REQUIRES: there are fewer than shm::kMaxParamGroups.
   uint32_t add_group(const optim::AdamOptions& options);
+  // The limit of the gradients' norm from the next step on; empty: none. Throws kInvalidArgument if
+  // the norm is not known, since neither clipping nor grad_norm was asked for at the start.
+  void set_clip_norm(std::optional<double> clip_norm);
 
   // The record of the next step. With immediate updates it is fixed when the first gradient comes
   // in, even if that gradient is dropped again. From then until posted(), set_lr, set_group and
@@ -112,7 +115,7 @@ class StepControl {
   std::vector<optim::AdamOptions> groups_;
   std::vector<double> first_lr_;  // by group: the initial rates, which give the ratios to group 0
   const uint32_t world_size_;
-  const double clip_norm_;
+  double clip_norm_;  // 0: norms are not known
   const bool synchronous_;
   shm::StepRules rules_;
   LossScale loss_scale_;

@@ -14,6 +14,7 @@
 #include "client/torch_device/cuda_library.h"
 #include "client/torch_device/make_device.h"
 #include "planner/machine_cache.h"
+#include "planner/plan/plan_json.h"
 
 namespace elixir {
 namespace {
@@ -178,6 +179,17 @@ Result<std::optional<planner::PlannedStep>> choose_plan(const planner::ModelProf
 }
 
 std::shared_ptr<const planner::Plan> plan(torch::nn::Module& model, const LossOn& loss,
+                                          uint64_t tokens, const Options& options) {
+  return plan(tensors_of(model), loss, tokens, options);
+}
+
+std::string plan_json(const planner::Plan& plan) { return planner::to_json(plan); }
+
+std::shared_ptr<const planner::Plan> plan_from_json(const std::string& text) {
+  return std::make_shared<planner::Plan>(value_or_throw(planner::plan_from_json(text)));
+}
+
+std::shared_ptr<const planner::Plan> plan(const ModelTensors& model, const LossOn& loss,
                                           uint64_t tokens, const Options& options) {
   if (!plan_is_wanted(options)) return nullptr;
   const LaunchEnvironment environment =

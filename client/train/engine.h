@@ -38,6 +38,7 @@
 #include "client/train/grad_offload.h"
 #include "client/train/module_parameters.h"
 #include "client/train/operator_gate.h"
+#include "client/train/parameter_values.h"
 #include "client/train/save_request.h"
 #include "client/train/says_collectives.h"
 #include "client/train/step_losses.h"
@@ -69,7 +70,10 @@ class Engine final : public ChunkSource {
 
   // ---- engine_parameters.cpp ----
   at::Tensor gradient(const at::Tensor& parameter) const;
+  at::Tensor value(const at::Tensor& parameter);
+  ParameterState state(const at::Tensor& parameter);
   void set_parameter(const at::Tensor& parameter, const at::Tensor& values);
+  void set_parameters(const std::vector<NamedTensor>& values);
   std::vector<ParamGroup> param_groups() const;
   void set_param_group(uint32_t group, const ParamGroup& changes);
   uint32_t add_param_group(const ParamGroup& group);
@@ -175,7 +179,8 @@ class Engine final : public ChunkSource {
   uint32_t index_of(const at::Tensor& parameter, const char* who) const;
   void require_between_steps(const char* who) const ELIXIR_REQUIRES(mutex_);
   void keep(uint32_t parameter, const at::Tensor& grad) ELIXIR_REQUIRES(mutex_);
-  void read_chunk(uint32_t chunk, std::vector<float>& values);
+  HeldValues held_values() const;
+  void set_values(const char* who, NewValues& given);
   void forget(uint32_t chunk) ELIXIR_REQUIRES(mutex_);
   void throw_in_child(const char* operator_name) const;
   void finish() ELIXIR_REQUIRES(mutex_);

@@ -4,13 +4,13 @@
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/variable.h>
 
-#include <algorithm>
+#include <string_view>
+#include <unordered_map>
 #include <utility>
 
 #include "base/check.h"
 #include "base/throw_error.h"
 #include "client/tensors/replace_data.h"
-#include "client/tensors/resolved.h"
 #include "client/train/engine.h"
 #include "shm/load_part.h"
 
@@ -134,63 +134,81 @@ void Engine::pull_before_fixing(std::function<void()> pull) {
 
 // ---- values ----
 
-// Of trained chunks the FP32 masters, of frozen ones words of what they hold. All ranks. REQUIRES:
-// finish().
-void Engine::read_chunk(uint32_t chunk, std::vector<float>& values) {
-  values.assign(run_plan_.shape.gathered_numel(), 0);
-  if (!run_plan_.shape.frozen(chunk)) return exchange_->read_masters(chunk, values.data());
-  for (size_t i = 0; i < parameters_.size(); ++i) {
-    const shm::ParameterPlace& place = run_plan_.chunks.places[i];
-    if (!shm::chunks_of(place, run_plan_.shape).contains(chunk)) continue;
-    const shm::ParameterPart part = shm::part_in(place, run_plan_.shape, chunk);
-    const at::Tensor here = at::empty(parameters_[i].tensor.sizes(), dtype_);
-    here.copy_(parameters_[i].tensor);
-    const auto* const bytes = static_cast<const std::byte*>(here.const_data_ptr());
-    shm::take_part(bytes + part.first * here.element_size(), part.numel,
-                   shm::frozen_part(run_plan_.shape.type), values.data() + part.offset);
+HeldValues Engine::held_values() const {
+  return {run_plan_, parameters_, environment_.local_world_size, *session_, *exchange_};
+}
+
+at::Tensor Engine::value(const at::Tensor& parameter) {
+  throw_in_child("value()");
+  const at::NoGradGuard no_grad;
+  const uint32_t index = index_of(parameter, "value()");
+  require_all_here(held_values(), "value()", index);
+  MutexLock lock(mutex_);
+  await_operators("value()", lock);
+  require_between_steps("value()");
+  finish();
+  return read_value(held_values(), index);
+}
+
+ParameterState Engine::state(const at::Tensor& parameter) {
+  throw_in_child("state()");
+  const at::NoGradGuard no_grad;
+  const uint32_t index = index_of(parameter, "state()");
+  if (parameters_[index].frozen) {
+    throw Error(error(Code::kInvalidArgument, "state() of '{}', which is frozen: it has none",
+                      parameters_[index].name));
   }
+  require_all_here(held_values(), "state()", index);
+  MutexLock lock(mutex_);
+  await_operators("state()", lock);
+  require_between_steps("state()");
+  finish();
+  ParameterState state = read_state(held_values(), index);
+  state.step = control_.updates(*session_)[index];
+  return state;
 }
 
 void Engine::set_parameter(const at::Tensor& parameter, const at::Tensor& values) {
   throw_in_child("set_parameter()");
+  NewValues given;
+  given.add(held_values(), "set_parameter()", index_of(parameter, "set_parameter()"), values);
+  set_values("set_parameter()", given);
+}
+
+void Engine::set_parameters(const std::vector<NamedTensor>& values) {
+  throw_in_child("set_parameters()");
+  std::unordered_map<std::string_view, uint32_t> by_name;
+  for (uint32_t i = 0; i < parameters_.size(); ++i) by_name[parameters_[i].name] = i;
+  NewValues given;
+  for (const NamedTensor& item : values) {
+    const auto found = by_name.extract(item.name);  // each once
+    if (found.empty()) {
+      throw Error(error(Code::kInvalidArgument,
+                        "set_parameters() with '{}', which is not a parameter of this optimizer, "
+                        "or is given twice",
+                        item.name));
+    }
+    given.add(held_values(), "set_parameters()", found.mapped(), item.tensor);
+  }
+  set_values("set_parameters()", given);
+}
+
+void Engine::set_values(const char* who, NewValues& given) {
   const at::NoGradGuard no_grad;
-  const uint32_t index = index_of(parameter, "set_parameter()");
-  const std::string& name = parameters_[index].name;
-  if (!values.defined() || values.sizes() != parameter.sizes() || !values.is_floating_point()) {
-    throw Error(error(Code::kInvalidArgument,
-                      "set_parameter() of '{}' with values of shape {}; they must have shape {} "
-                      "and a floating-point type",
-                      name, values.defined() ? c10::str(values.sizes()) : "none",
-                      c10::str(parameter.sizes())));
+  for (const NewValues::Round& round : given.rounds(held_values())) {
+    given.prepare(held_values(), round);
+    MutexLock lock(mutex_);
+    await_operators(who, lock);
+    require_between_steps(who);
+    finish();
+    exchange_->await_loaded(CollectiveKind::kSetParameter);  // no rank reads the slots any more
+    given.set(held_values(), round);
+    exchange_->await_loaded(CollectiveKind::kSetParameter);
+    for (const uint32_t chunk : round.chunks) forget(chunk);
   }
-  // A parameter's own values are gathered to be copied.
-  const at::Tensor here = chunk_storage_of(values) == nullptr ? values : values.clone();
-  const shm::ParameterPlace& place = run_plan_.chunks.places[index];
-  const shm::ChunkRun run = shm::chunks_of(place, run_plan_.shape);
-  const bool alone = run.count > 1, frozen = run_plan_.shape.frozen(place.chunk);
-  const at::Tensor values_here =
-      resolved(here.detach()).to(at::kCPU, frozen ? dtype_ : at::kFloat).contiguous();
-  std::vector<float> given(place.numel), chunk(run_plan_.shape.gathered_numel(), 0);
-  shm::take_part(static_cast<const std::byte*>(values_here.const_data_ptr()), place.numel,
-                 frozen ? shm::frozen_part(run_plan_.shape.type) : shm::LoadPart::kWhole,
-                 given.data());
-  if (frozen && !alone) read_chunk(place.chunk, chunk);  // by operators
-  MutexLock lock(mutex_);
-  await_operators("set_parameter()", lock);
-  require_between_steps("set_parameter()");
-  finish();
-  exchange_->await_loaded(CollectiveKind::kSetParameter);  // no rank reads the slots any more
-  if (!frozen && !alone) read_chunk(place.chunk, chunk);
-  for (uint32_t number = run.first; number < run.end(); ++number) {
-    const shm::ParameterPart part = shm::part_in(place, run_plan_.shape, number);
-    if (alone) std::fill(chunk.begin(), chunk.end(), 0.0f);
-    std::copy_n(given.data() + part.first, part.numel, chunk.data() + part.offset);
-    exchange_->hand_out(number, chunk.data());
-    exchange_->load(number, chunk.data());
+  for (const uint32_t parameter : given.parameters()) {
+    parameters_[parameter].tensor.unsafeGetTensorImpl()->bump_version();
   }
-  exchange_->await_loaded(CollectiveKind::kSetParameter);
-  forget(place.chunk);
-  parameter.unsafeGetTensorImpl()->bump_version();
 }
 
 // What a block holds of the chunk is not its value any more.
@@ -218,7 +236,7 @@ void Engine::release_model() {
   std::vector<float> values;
   std::vector<at::Tensor> of_parameter(parameters_.size());
   for (uint32_t chunk = 0; chunk < run_plan_.shape.total_chunks(); ++chunk) {
-    read_chunk(chunk, values);
+    read_chunk(held_values(), chunk, values);
     for (size_t i = 0; i < parameters_.size(); ++i) {
       const shm::ParameterPlace& place = run_plan_.chunks.places[i];
       const shm::ChunkRun run = shm::chunks_of(place, run_plan_.shape);

@@ -50,17 +50,6 @@ optim::AdamOptions changed(const optim::AdamOptions& options, const ParamGroup& 
   return h;
 }
 
-ModelTensors tensors_of(const torch::nn::Module& model) {
-  ModelTensors tensors;
-  for (const auto& item : model.named_parameters()) {
-    if (item.value().defined()) tensors.parameters.push_back({item.key(), item.value()});
-  }
-  for (const auto& item : model.named_buffers()) {
-    if (item.value().defined()) tensors.buffers.push_back({item.key(), item.value()});
-  }
-  return tensors;
-}
-
 void prepare_torch(c10::DeviceType type) { throw_if_error(prepare_cuda(type)); }
 
 Optimizer::Optimizer(std::unique_ptr<Engine> engine) : engine_(std::move(engine)) {}
@@ -120,6 +109,14 @@ at::Tensor Optimizer::gradient(const at::Tensor& parameter) const {
 }
 void Optimizer::set_parameter(const at::Tensor& parameter, const at::Tensor& values) {
   engine().set_parameter(parameter, values);
+}
+void Optimizer::set_parameters(const std::vector<NamedTensor>& values) {
+  engine().set_parameters(values);
+}
+at::Tensor Optimizer::value(const at::Tensor& parameter) { return engine().value(parameter); }
+ParameterState Optimizer::state(const at::Tensor& parameter) { return engine().state(parameter); }
+void Optimizer::set_clip_norm(std::optional<double> clip_norm) {
+  engine().control().set_clip_norm(clip_norm);
 }
 void Optimizer::step(std::optional<double> loss) { pulled_engine().step(loss); }
 void Optimizer::step(const at::Tensor& loss) { pulled_engine().step(loss); }

@@ -68,7 +68,7 @@ ModelProfile profile_of(const char* name, bool checkpointed, ProfileOptions opti
       at::empty({kBatch, seq}, at::TensorOptions(at::kLong).device(at::kMeta));
   options.tokens = static_cast<uint64_t>(kBatch * seq);
   return must(profile_step(
-      *model, [&](at::Device) { return model->loss(tokens, tokens); }, options));
+      tensors_of(*model), [&](at::Device) { return model->loss(tokens, tokens); }, options));
 }
 
 class Peak : public ::testing::TestWithParam<const char*> {};
@@ -112,9 +112,10 @@ TEST(Profile, TellsFusedAttentionFromTheOther) {
     };
     const ProfileOptions options{.target = ProfileTarget::kCpu};
     if (!device.is_meta()) {
-      return static_cast<double>(measure_step(model, loss, options).activation_bytes);
+      return static_cast<double>(measure_step(tensors_of(model), loss, options).activation_bytes);
     }
-    return static_cast<double>(must(profile_step(model, loss, options)).activation_bytes);
+    return static_cast<double>(
+        must(profile_step(tensors_of(model), loss, options)).activation_bytes);
   };
   EXPECT_NEAR(peak(true, at::kMeta) / peak(true, at::kCPU), 1, 0.01);
   EXPECT_GT(peak(false, at::kMeta), 1.5 * peak(true, at::kMeta));
@@ -168,7 +169,7 @@ TEST(Profile, ForCudaTheLossTakesCudasWay) {
   };
   const auto bytes = [&](ProfileTarget target) {
     const Result<ModelProfile> profile =
-        profile_step(model, loss, {.dtype = ComputeType::kBf16, .target = target});
+        profile_step(tensors_of(model), loss, {.dtype = ComputeType::kBf16, .target = target});
     EXPECT_TRUE(profile.ok()) << profile.status().message();
     return static_cast<double>(profile->activation_bytes);
   };
@@ -221,7 +222,7 @@ TEST(Profile, LeavesTheModuleAsItWas) {
     return model->loss(tokens, tokens);
   };
   const ProfileOptions bf16{.dtype = ComputeType::kBf16};
-  ASSERT_TRUE(profile_step(*model, loss, bf16).ok());
+  ASSERT_TRUE(profile_step(tensors_of(*model), loss, bf16).ok());
   EXPECT_TRUE(weight.equal(before));
   EXPECT_TRUE(weight.grad().equal(at::ones_like(before)));
   loss(at::kCPU).backward();
@@ -241,8 +242,9 @@ struct Unknown : torch::nn::Module {
 TEST(Profile, NamesAnOperatorThatHasNoMetaKernelAndMeasuresAStepInstead) {
   Unknown model;
   const auto loss = [&](at::Device device) { return model.loss(device); };
-  EXPECT_THAT(profile_step(model, loss, {}).status().message(), HasSubstr("masked_select"));
-  const ModelProfile measured = profile_or_measure(model, loss, {});
+  EXPECT_THAT(profile_step(tensors_of(model), loss, {}).status().message(),
+              HasSubstr("masked_select"));
+  const ModelProfile measured = profile_or_measure(tensors_of(model), loss, {});
   EXPECT_TRUE(measured.measured);
   EXPECT_EQ(measured.params[0].name, "weight");
   EXPECT_GT(measured.activation_bytes, 0u);
@@ -259,7 +261,7 @@ TEST(Profile, AMeasuredStepMayTakeRawMemory) {
     const at::Tensor x = at::ones({256, 64}, at::TensorOptions(device));
     return at::gelu(x.mm(model.weight)).sum();
   };
-  const ModelProfile measured = measure_step(model, loss, {});
+  const ModelProfile measured = measure_step(tensors_of(model), loss, {});
   EXPECT_GE(measured.activation_bytes, 2 * 256 * 512 * sizeof(float));
   {
     CountedMemory memory({c10::kCPU});
@@ -277,8 +279,8 @@ TEST(Profile, AMeasuredStepReadsTheSameParameters) {
     return model->loss(tokens, tokens);
   };
   const ProfileOptions options{.target = ProfileTarget::kCpu};
-  const ModelProfile profiled = *profile_step(*model, loss, options);
-  const ModelProfile measured = measure_step(*model, loss, options);
+  const ModelProfile profiled = *profile_step(tensors_of(*model), loss, options);
+  const ModelProfile measured = measure_step(tensors_of(*model), loss, options);
   EXPECT_EQ(profiled.steps, measured.steps);
   EXPECT_EQ(profiled.step_flops, measured.step_flops);
   EXPECT_EQ(profiled.gradient_after, measured.gradient_after);

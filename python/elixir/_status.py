@@ -1,0 +1,45 @@
+"""What elixird does now."""
+
+import json
+import os
+import subprocess
+import time
+
+from elixir._load import BIN, Error
+
+
+def ask():
+    """The status of every elixird of this user on this node, as `elixirctl status --json` prints it."""
+    program = os.environ.get('ELIXIRCTL') or os.path.join(BIN, 'elixirctl')
+    done = subprocess.run([program, 'status', '--json'], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise Error(done.stderr.strip() or f'{program} status ended with {done.returncode}')
+    return json.loads(done.stdout)
+
+
+def text():
+    program = os.environ.get('ELIXIRCTL') or os.path.join(BIN, 'elixirctl')
+    return subprocess.run([program, 'status'], capture_output=True, text=True, check=False).stdout
+
+
+def status(live=False, every_s=1.0):
+    """Prints the jobs of elixird, their rates and their memory; returns the same as a dictionary.
+
+    Args:
+        live: draws again every `every_s` seconds until Ctrl-C (needs rich: pip install 'elixir-train[live]').
+            It works in a terminal and in a notebook.
+        every_s: seconds between two looks.
+    """
+    found = ask()
+    if not live:
+        print(text())
+        return found
+    from rich.live import Live  # noqa: PLC0415  (an extra)
+    from rich.text import Text  # noqa: PLC0415
+    with Live(Text(text()), auto_refresh=False) as screen:
+        try:
+            while True:
+                time.sleep(every_s)
+                screen.update(Text(text()), refresh=True)
+        except KeyboardInterrupt:
+            return found
