@@ -10,7 +10,7 @@ from elixir._load import BIN, Error
 
 def ask():
     """The status of every elixird of this user on this node, as `elixirctl status --json` prints it."""
-    program = os.environ.get('ELIXIRCTL') or os.path.join(BIN, 'elixirctl')
+    program = os.path.join(BIN, 'elixirctl')
     done = subprocess.run([program, 'status', '--json'], capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise Error(done.stderr.strip() or f'{program} status ended with {done.returncode}')
@@ -18,8 +18,7 @@ def ask():
 
 
 def text():
-    program = os.environ.get('ELIXIRCTL') or os.path.join(BIN, 'elixirctl')
-    return subprocess.run([program, 'status'], capture_output=True, text=True, check=False).stdout
+    return subprocess.run([os.path.join(BIN, 'elixirctl'), 'status'], capture_output=True, text=True, check=False).stdout
 
 
 def status(live=False, every_s=1.0):
