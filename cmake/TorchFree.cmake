@@ -12,6 +12,12 @@ if(ELIXIR_TORCH_FREE_FROM)
         "configured build with LibTorch, such as build/release")
   endif()
   include(${ELIXIR_TORCH_FREE_FROM}/torch_free.cmake)
+  file(GLOB _programs ${ELIXIR_TORCH_FREE_FROM}/bin/*)  # which libelixir.so and tests find in bin/
+  file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
+  foreach(_program IN LISTS _programs)
+    get_filename_component(_name ${_program} NAME)
+    file(CREATE_LINK ${_program} ${PROJECT_BINARY_DIR}/bin/${_name} SYMBOLIC)
+  endforeach()
   set_target_properties(elixir_options PROPERTIES SYSTEM OFF)  # it has Elixir's own sources, not another's headers
 endif()
 
