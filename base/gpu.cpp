@@ -33,6 +33,16 @@ bool all_hidden() {
   return visible != nullptr && (*visible == '\0' || std::string_view(visible).starts_with("-1"));
 }
 
+// The folders of `lib` that are named for a release of torch, the newest release first.
+std::vector<std::string> torch_subfolders(const std::string& lib) {
+  std::vector<std::string> found = folder_names(lib).value_or(std::vector<std::string>());
+  std::erase_if(found, [](const std::string& name) { return !name.starts_with("torch2"); });
+  std::sort(found.begin(), found.end(), [](const std::string& a, const std::string& b) {
+    return std::pair(a.size(), a) > std::pair(b.size(), b);
+  });
+  return found;
+}
+
 }  // namespace
 
 bool gpu_present(const std::string& root) {
@@ -56,20 +66,6 @@ int numa_node_of_pci(std::string_view pci_address, const std::string& root) {
 }
 
 std::string torch_subfolder(uint32_t minor) { return "torch2" + std::to_string(minor); }
-
-namespace {
-
-// Those that are there, the newest first.
-std::vector<std::string> torch_subfolders(const std::string& lib) {
-  std::vector<std::string> found = folder_names(lib).value_or(std::vector<std::string>());
-  std::erase_if(found, [](const std::string& name) { return !name.starts_with("torch2"); });
-  std::sort(found.begin(), found.end(), [](const std::string& a, const std::string& b) {
-    return std::pair(a.size(), a) > std::pair(b.size(), b);
-  });
-  return found;
-}
-
-}  // namespace
 
 LibrarySearch cuda_library_search(uint32_t torch_minor, std::string lib) {
   if (lib.empty()) lib = program_folder() + "/../lib";

@@ -86,7 +86,7 @@ using LossOn = std::function<at::Tensor(at::Device)>;
 ELIXIR_PUBLIC std::shared_ptr<const planner::Plan> plan(torch::nn::Module& model,
                                                         const LossOn& loss, uint64_t tokens,
                                                         const Options& options);
-// The same for a model of which Elixir gets the tensors alone. `loss` runs it.
+// The same for a model of another library: Elixir gets its tensors, and `loss` runs it.
 ELIXIR_PUBLIC std::shared_ptr<const planner::Plan> plan(const ModelTensors& model,
                                                         const LossOn& loss, uint64_t tokens,
                                                         const Options& options);

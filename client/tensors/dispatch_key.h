@@ -8,10 +8,9 @@ namespace elixir {
 // intercepted. PyTorch reserves it for random number generators of other libraries and has no
 // kernel for it, in all releases that Elixir runs on (tests/client/torch_version_test.cpp looks).
 // It lies below autograd and autocast, so the interception sees each leaf operator with exactly the
-// tensors that it reads. It is no backend's: autograd and autocast of a tensor that carries it are
-// those of its device. Where a sparse, MKLDNN or nested tensor comes along, that one's kernel is
-// chosen first.
-// Note: docs/design/elixir.md, "interception below autograd".
+// tensors that it reads. It names no device: a tensor that carries it keeps the autograd and the
+// autocast of its own device. Where a sparse, MKLDNN or nested tensor comes along, that one's
+// kernel is chosen first. Note: docs/design/elixir.md, "interception below autograd".
 inline constexpr c10::DispatchKey kChunkKey = c10::DispatchKey::CustomRNGKeyId;
 
 // The mode under which client/tensors/meta_init.h builds modules. PyTorch reserves it for deferred

@@ -1,7 +1,8 @@
 #pragma once
 
-// What runs in an operator's place where it may read parameters in chunks. interception.cpp has
-// these functions, intercepted_operators.cpp gives them to LibTorch's operators.
+// The functions that run in place of an operator that may read parameters in chunks.
+// interception.cpp has these functions, intercepted_operators.cpp gives them to LibTorch's
+// operators.
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>

@@ -1,4 +1,5 @@
-// Which of torch's and other libraries' operators are intercepted, and at which dispatch keys.
+// Chooses the operators, of torch and of other libraries, that are intercepted, and the dispatch
+// key of each.
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/util/Exception.h>
@@ -152,7 +153,7 @@ class EveryOperator final : public c10::OpRegistrationListener {
     own_.insert(op.operator_name());
     const std::string& name = op.operator_name().name;
     if (name.starts_with("aten::")) {
-      // It becomes leaf operators before it reads anything.
+      // Such an operator reads nothing itself: it calls leaf operators, and those are intercepted.
       if (op.hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd)) return;
       if (name == "aten::as_strided") {
         return add(op, kChunkKey,
@@ -198,7 +199,7 @@ class EveryOperator final : public c10::OpRegistrationListener {
 
 }  // namespace
 
-// What is not intercepted passes by.
+// An operator that is not intercepted runs as if its tensors did not carry the key.
 TORCH_LIBRARY_IMPL(_, CustomRNGKeyId, library) {
   library.fallback(torch::CppFunction::makeFallthrough());
 }

@@ -9,7 +9,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 import elixir
 
 
-def train(folder, steps, resume=None):
+def train(folder, resume=None):
     set_seed(1)
     model = GPT2LMHeadModel(GPT2Config(vocab_size=256, n_embd=64, n_layer=2, n_head=4, n_positions=64))
     rows = torch.randint(0, 256, (64, 32), generator=torch.Generator().manual_seed(2))
@@ -19,10 +19,10 @@ def train(folder, steps, resume=None):
     optimizer = elixir.AdamW(model, lr=1e-3)
     trainer = Trainer(model, arguments, train_dataset=data, optimizers=(optimizer, None))
     trainer.train(resume_from_checkpoint=resume)
-    return {name: value for name, value in model.state_dict().items()}
+    return model.state_dict()
 
 
 with tempfile.TemporaryDirectory() as folder:
-    whole = train(folder, 20)
-    resumed = train(folder, 20, os.path.join(folder, 'checkpoint-10'))
+    whole = train(folder)
+    resumed = train(folder, os.path.join(folder, 'checkpoint-10'))
     print('equal to the bit:', all(torch.equal(value, resumed[name]) for name, value in whole.items()))

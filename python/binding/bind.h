@@ -4,7 +4,7 @@
 
 namespace elixir::python {
 
-// AdamW, Adam, Saving and Plan.
+// The classes AdamW, Adam, Saving and Plan.
 void bind_optimizers(pybind11::module_& module);
 
 }  // namespace elixir::python

@@ -106,7 +106,6 @@ Error.__module__ = "elixir"
   const auto unlocked = py::call_guard<py::gil_scoped_release>();
   module.def(
       "materialise", [](const at::Tensor& meta) { return materialise(meta); }, unlocked);
-  module.def("remembers_its_values", &remembers_its_values);
   module.def("linear_cross_entropy", &linear_cross_entropy, py::arg("hidden"), py::arg("weight"),
              py::arg("targets"), py::arg("slice"), py::arg("softcap"), unlocked);
   module.def(

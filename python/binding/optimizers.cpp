@@ -1,4 +1,4 @@
-// The optimizers, as python/elixir/optimizer.py uses them.
+// The optimizers, as python/elixir/_optimizer.py uses them.
 
 #include <elixir/elixir.h>
 #include <pybind11/stl.h>
@@ -153,10 +153,7 @@ void bind_optimizer(py::class_<Its>& its) {
   its.def(
          "step", [](Its& self, std::optional<double> loss) { self.step(loss); },
          py::arg("loss") = py::none(), unlocked)
-      .def(
-          "step_with", [](Its& self, const at::Tensor& loss) { self.step(loss); }, unlocked)
       .def("zero_grad", &Its::zero_grad, unlocked)
-      .def("loss_scale", &Its::loss_scale, unlocked)
       .def(
           "set_group",
           [](Its& self, uint32_t group, const Hyper& hyper) {

@@ -127,11 +127,4 @@ Options options_from(const py::dict& given) {
   return options;
 }
 
-const char* name_of(ComputeType type) {
-  for (const auto& [name, choice] : kTypes) {
-    if (choice == type) return name;
-  }
-  return "";
-}
-
 }  // namespace elixir::python

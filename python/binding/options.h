@@ -27,7 +27,4 @@ struct HeldPlan {
 // a value that is no choice.
 Options options_from(const pybind11::dict& given);
 
-// "fp32", "bf16" or "fp16".
-const char* name_of(ComputeType type);
-
 }  // namespace elixir::python

@@ -167,15 +167,19 @@ class Optimizer(torch.optim.Optimizer):
         raise Error(f'the trained parameters have several types ({listed}): cast the model to one before '
                     '(model.to(torch.bfloat16)), or leave some out (leave_out=[names])')
 
+    def _trained(self, model):
+        """(name, parameter) of those of the model that this optimizer must train."""
+        left_out = self._options.get('leave_out') or ()
+        return [(name, parameter) for name, parameter in model.named_parameters()
+                if parameter.requires_grad and name not in left_out]
+
     def _check_all_given(self):
         """Every trained parameter of the model is in a group: what is in none would silently stay as it is."""
         model = self._model()
         if model is None:
             return
         given = {id(parameter) for group in self.param_groups for parameter in group['params']}
-        out = set(self._options.get('leave_out') or ()) if hasattr(self, '_options') else set()
-        stray = [name for name, parameter in model.named_parameters()
-                 if parameter.requires_grad and id(parameter) not in given and name not in out]
+        stray = [name for name, parameter in self._trained(model) if id(parameter) not in given]
         if stray:
             raise Error(f'{_some(stray)} of the model {"is" if len(stray) == 1 else "are"} in no group: give all '
                         'trained parameters to the optimizer, freeze them (requires_grad_(False)), or name them in '
@@ -241,9 +245,7 @@ class Optimizer(torch.optim.Optimizer):
             return
         model = self._model()
         if model is not None:
-            new = [name for name, p in model.named_parameters()
-                   if p.requires_grad and _held.of_parameter(p)[0] is not self
-                   and name not in (self._options.get('leave_out') or ())]
+            new = [name for name, p in self._trained(model) if _held.of_parameter(p)[0] is not self]
             if new:
                 raise Error(f'{_some(new)} came into the model after the optimizer and would not be trained '
                             '(resize_token_embeddings, add_adapter): change the model first, then build elixir.'

@@ -78,7 +78,7 @@ def ours(optimizer):
 # ---- Trainer ----
 
 REFUSED = {  # TrainingArguments that Elixir cannot follow, and what to do
-    'fp16': 'use bf16=True, or dtype="fp16" in a loop of your own with optimizer.loss_scale()',
+    'fp16': 'use bf16=True: Python cannot set the loss scale yet, which FP16 needs',
     'deepspeed': 'leave it out: Elixir takes its place',
     'fsdp': 'leave it out: Elixir shards the states of all ranks itself',
     'torch_compile': 'leave it out: compiled kernels read the memory of parameters that come and go',
