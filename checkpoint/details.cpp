@@ -52,6 +52,7 @@ std::string head_of(const Details& details, uint64_t manifest_bytes) {
     head["updates"].push_back(json::array({parameter, count}));
   }
   if (details.shadow_bytes) head["shadow_bytes"] = *details.shadow_bytes;
+  if (details.device_hash != 0) head["device_hash"] = details.device_hash;
   const std::string text = dump_json(head);
   const uint64_t bytes = text.size();
   std::string length(reinterpret_cast<const char*>(&bytes), sizeof bytes);
@@ -144,6 +145,9 @@ class Decoder {
     details_.keep.every = json_.whole(json_.field(keep, "every"), "every", 0, UINT64_MAX);
     if (head_.is_object() && head_.contains("shadow_bytes")) {
       details_.shadow_bytes = json_.whole(head_["shadow_bytes"], "shadow_bytes", 0, UINT64_MAX);
+    }
+    if (head_.is_object() && head_.contains("device_hash")) {
+      details_.device_hash = json_.whole(head_["device_hash"], "device_hash", 0, UINT64_MAX);
     }
     for (const json& shape : list("shapes", kMaxParameters)) {
       details_.shapes.push_back(read_shape(shape));

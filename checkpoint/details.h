@@ -41,6 +41,8 @@ struct Details {
   Keep keep = {};
   std::optional<uint64_t> shadow_bytes = {};  // empty: elixird chooses
   std::vector<std::string> ignored = {};      // for a load: see LoadChoice
+  // For a load of states alone: the sum of left_out_hash() of parameters in chunks on the GPU.
+  uint64_t device_hash = 0;
   // ---- every rank's ----
   std::vector<UserFile> files = {};
   // For parameters of chunks on the GPU: Adam's count of updates, by number in the table.

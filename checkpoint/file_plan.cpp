@@ -311,13 +311,17 @@ Result<FilePlan> plan_files(std::span<const SavedParameter> parameters,
   const std::vector<uint32_t> order = order_of(parameters);
 
   FilePlan plan;
-  Result<std::vector<Array>> model = model_arrays(parameters, order, extras, choice);
-  if (!model.ok()) return model.status();
-  ELIXIR_RETURN_IF_ERROR(place(std::move(*model), "model", choice, plan));
-  ELIXIR_RETURN_IF_ERROR(write_index(parameters, extras, plan));  // of what is planned so far
-  if (!choice.optimizer_states) return plan;
-
-  std::vector<Array> states = optimizer_arrays(parameters, order, choice.type);
+  if (choice.model) {
+    Result<std::vector<Array>> model = model_arrays(parameters, order, extras, choice);
+    if (!model.ok()) return model.status();
+    ELIXIR_RETURN_IF_ERROR(place(std::move(*model), "model", choice, plan));
+    ELIXIR_RETURN_IF_ERROR(write_index(parameters, extras, plan));  // of what is planned so far
+  }
+  std::vector<Array> states;
+  if (choice.optimizer_states) states = optimizer_arrays(parameters, order, choice.type);
+  if (states.empty() && !choice.model) {
+    return error(Code::kBadInput, "states alone are to be saved, and there are none");
+  }
   if (states.empty()) return plan;
   ELIXIR_RETURN_IF_ERROR(place(std::move(states), "optimizer/optimizer", choice, plan));
   return plan;

@@ -55,7 +55,7 @@ struct FilePlan {
   };
   std::vector<Scalar> steps;          // in the optimizer's files
   std::vector<PlannedTensor> extras;  // `parameter` is the extra tensor's number
-  std::string index;                  // model.safetensors.index.json
+  std::string index;                  // model.safetensors.index.json; "": there is no model
   uint64_t bytes = 0;                 // of all files
 };
 
@@ -63,6 +63,7 @@ struct FileChoice {
   ComputeType type = ComputeType::kFp32;
   bool optimizer_states = true;
   bool frozen = true;  // false: leave out parameters that are not trained
+  bool model = true;   // false: leave out all parameters and extras; there is no index
   // A file may exceed this by one chunk, or by a parameter that is longer: neither is cut.
   uint64_t max_file_bytes = 5'000'000'000;
 };
@@ -72,8 +73,8 @@ bool has_numel(std::span<const int64_t> shape, uint64_t numel);
 
 // Plans parameters in the order of chunk and offset. Every array begins at a multiple of its
 // element's bytes in the file, as readers expect: the widest types come first in each file.
-// kBadInput: a shape whose product is not numel, a name that is used twice, empty or too long, or
-// more than a limit of safetensors.h.
+// kBadInput: a shape whose product is not numel, a name that is used twice, empty or too long,
+// nothing to write, or more than a limit of safetensors.h.
 Result<FilePlan> plan_files(std::span<const SavedParameter> parameters,
                             std::span<const ExtraTensor> extras, const FileChoice& choice);
 

@@ -5,6 +5,8 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/compute_type_names.h"
+#include "base/units.h"
 
 namespace elixir::checkpoints {
 
@@ -19,6 +21,27 @@ uint64_t left_out_hash(std::string_view parameter, uint64_t first, size_t elemen
     bytes = bytes.subspan(taken);
   }
   return sum;
+}
+
+Status check_left_out(const StoredFolder& folder, const LeftOut& here) {
+  const LeftOut& stored = *folder.manifest->left_out;
+  if (here == stored) return Status();
+  if (!folder.holds_states_alone()) {
+    return error(
+        Code::kBadInput,
+        "{}: it was saved without what is not trained, {} parameters of {} with the hash {:016x}, "
+        "and this model has {} of {} with {:016x}: build it from the same base, in the same type "
+        "(Options::dtype)",
+        folder.path, stored.parameters, format_bytes(stored.bytes), stored.hash, here.parameters,
+        format_bytes(here.bytes), here.hash);
+  }
+  return error(Code::kBadInput,
+               "{}: it holds states alone, of {} parameters of {} in {} with the hash {:016x}, and "
+               "this model has {} of {} with {:016x}: load the values that were saved beside it "
+               "first, in the same type (Options::dtype)",
+               folder.path, stored.parameters, format_bytes(stored.bytes),
+               compute_type_name(folder.manifest->type), stored.hash, here.parameters,
+               format_bytes(here.bytes), here.hash);
 }
 
 }  // namespace elixir::checkpoints

@@ -7,6 +7,10 @@
 #include <span>
 #include <string_view>
 
+#include "base/status.h"
+#include "checkpoint/manifest.h"
+#include "checkpoint/stored_folder.h"
+
 namespace elixir::checkpoints {
 
 // The sum of XXH3 hashes of pieces of kLeftOutNumel elements, each seeded with its parameter's name
@@ -19,5 +23,9 @@ inline constexpr uint64_t kLeftOutNumel = 64;
 // `first` is a multiple of kLeftOutNumel, and so is the end, unless the parameter ends there.
 uint64_t left_out_hash(std::string_view parameter, uint64_t first, size_t element_bytes,
                        std::span<const std::byte> bytes);
+
+// kBadInput if the folder was not saved beside the values that a run has. REQUIRES: the folder
+// leaves some out. `here`: those that the folder leaves out, as the run has them.
+Status check_left_out(const StoredFolder& folder, const LeftOut& here);
 
 }  // namespace elixir::checkpoints

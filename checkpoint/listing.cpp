@@ -81,6 +81,7 @@ Status look_at(int folder, const std::string& name, ListedCheckpoint& listed) {
   const Manifest& manifest = **read;
   listed.step = step_of_name(name).value_or(manifest.step);
   if (manifest.health) listed.good = manifest.health->good();
+  listed.states_alone = manifest.states_alone;
   for (const ManifestFile& file : manifest.files) listed.bytes += file.bytes;
   ELIXIR_RETURN_IF_ERROR(check_named_step(name, manifest.step));
   Sizes sizes(folder);

@@ -28,6 +28,7 @@ struct ListedCheckpoint {
   std::string why;     // why it is not valid
   // Manifest::health: whether training can continue from it. Empty: nobody knows.
   std::optional<bool> good = {};
+  bool states_alone = false;  // as the manifest says (Manifest::states_alone)
 };
 
 // Ascending by step. Skips other names. kBadInput: the folder cannot be read. kResourceExhausted:

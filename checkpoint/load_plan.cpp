@@ -96,6 +96,7 @@ class Planner {
       : folder_(folder), wanted_(wanted), choice_(choice) {}
 
   Result<LoadPlan> plan() {
+    if (!choice_.states) ELIXIR_RETURN_IF_ERROR(check_has_model(folder_));
     ELIXIR_RETURN_IF_ERROR(match_parameters());
     if (!choice_.allow_rest) ELIXIR_RETURN_IF_ERROR(check_rest());
     const bool has_states =
@@ -173,7 +174,8 @@ Status Planner::match_parameters() {
     const std::string name = renaming_.stored(wanted_[i].name);
     const auto found = tensors.find(name);
     if (found == tensors.end()) {
-      if (wanted_[i].trained || !leaves_out()) return missing(wanted_[i], name);
+      const bool may_lack = !wanted_[i].trained || folder_.holds_states_alone();
+      if (!may_lack || !leaves_out()) return missing(wanted_[i], name);
       tensor_of_.push_back(nullptr);
       continue;
     }
@@ -223,19 +225,14 @@ Status Planner::check_rest() {
   return Status();
 }
 
-// The name of a state's tensor.
-std::string state_tensor(const std::string& parameter, StateKind kind) {
-  return fmt::format("{}{}.{}", kStatePrefix, parameter, state_name(kind));
-}
-
 Status Planner::match_state(uint32_t parameter, StateKind kind, const Tensors& tensors) {
   const WantedParameter& wanted = wanted_[parameter];
-  const std::string name = state_tensor(wanted.name, kind);
+  const std::string name = fmt::format("{}{}.{}", kStatePrefix, wanted.name, state_name(kind));
   const auto found = tensors.find(name);
   if (found == tensors.end()) {
     return error(Code::kBadInput,
-                 "{}: it has no tensor '{:.100}': that parameter was not trained there; load the "
-                 "model without states of the optimizer",
+                 "{}: no tensor '{:.100}': that parameter was not trained there; freeze it here, "
+                 "too, or load the model without states of the optimizer",
                  folder_.path, name);
   }
   const StoredTensor& tensor = *found->second;
@@ -259,10 +256,10 @@ Status Planner::match_states() {
   for (uint32_t i = 0; i < wanted_.size(); ++i) {
     if (!wanted_[i].trained) continue;
     // What completes a master does so for the type that the manifest names.
-    const StoredTensor& tensor = *tensor_of_[i];
-    if (tensor.dtype != &dtype_of(type)) {
+    const StoredTensor* const param = tensor_of_[i];
+    if (param != nullptr && param->dtype != &dtype_of(type)) {
       return error(Code::kBadInput, "{}: its dtype is {}, but {} says that {} was trained",
-                   folder_.place_of(tensor), tensor.dtype->name, kManifestName,
+                   folder_.place_of(*param), param->dtype->name, kManifestName,
                    dtype_of(type).name);
     }
     ELIXIR_RETURN_IF_ERROR(match_state(i, StateKind::kExpAvg, tensors));

@@ -51,7 +51,10 @@ struct LoadPlan {
   // By wanted parameter: its name in the folder; "" if the folder leaves it out
   // (Manifest::left_out).
   std::vector<std::string> stored_names;
-  uint32_t left_out = 0;            // how many are left out; none of them is trained
+  // How many are left out. None of them is trained, unless the folder holds states alone
+  // (Manifest::states_alone), which leaves out all. Whoever loads compares their values
+  // (check_left_out).
+  uint32_t left_out = 0;
   std::vector<std::string> copies;  // in the folder, and only copies: see plan_load()
   bool has_states = false;
   uint64_t bytes = 0;
@@ -68,8 +71,8 @@ struct LoadChoice {
 };
 
 // kBadInput, with folder, tensor and the nearest existing name, for: a tensor that is missing or
-// that nobody wants, another shape, a type that cannot be read, states of only some parameters, or
-// pieces that cut an element.
+// that nobody wants, another shape, a type that cannot be read, states of only some parameters,
+// states alone if no states are to be loaded, or pieces that cut an element.
 //
 // All names in a plain Hugging Face model may be without a first part that the wanted names have
 // ("transformer."), or may have one more. Its files may hold a tied output projection

@@ -197,6 +197,12 @@ Manifest decode_object(const json& value, JsonReader& reader) {
   if (value.contains("left_out")) {
     manifest.left_out = decode_left_out(reader.object(value, "left_out"), reader);
   }
+  if (value.contains("states_alone")) {
+    manifest.states_alone = reader.boolean(value["states_alone"], "states_alone");
+  }
+  if (reader.ok() && manifest.states_alone && !(manifest.left_out && manifest.optimizer_states)) {
+    reader.fail("'states_alone' is true, and there is no 'left_out', or there are no states");
+  }
   if (value.contains("health")) {
     manifest.health = decode_health(reader.object(value, "health"), reader);
   }
@@ -297,6 +303,7 @@ std::string encode_manifest(const Manifest& manifest) {
                          {"bytes", manifest.left_out->bytes},
                          {"hash", hex_of(manifest.left_out->hash)}};
   }
+  if (manifest.states_alone) value["states_alone"] = true;
   if (manifest.health) {
     value["health"] = {{"not_finite", manifest.health->not_finite},
                        {"finite_step", manifest.health->finite_step}};

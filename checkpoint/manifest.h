@@ -55,7 +55,8 @@ struct LossScaleState {
   bool operator==(const LossScaleState&) const = default;
 };
 
-// Parameters that are not trained and are missing in the folder.
+// Parameters that are missing in the folder: those that are not trained, or all of them
+// (Manifest::states_alone).
 struct LeftOut {
   uint64_t parameters = 0, bytes = 0;
   uint64_t hash = 0;  // left_out.h
@@ -88,8 +89,11 @@ struct Manifest {
   std::map<std::string, uint64_t> updates_of = {};
   std::map<std::string, uint32_t> group_of = {};  // only groups other than 0
   std::optional<LeftOut> left_out = {};           // empty: the folder has all parameters
-  std::optional<Health> health = {};              // empty: an older release wrote it
-  std::string program = {};                       // any text that the training program keeps
+  // true: the folder holds no model. left_out then describes all parameters, and the states
+  // fit no other values. Older releases say of such a folder that it holds no tensors.
+  bool states_alone = false;
+  std::optional<Health> health = {};  // empty: an older release wrote it
+  std::string program = {};           // any text that the training program keeps
   std::vector<ManifestFile> files = {};
 
   bool operator==(const Manifest&) const = default;

@@ -265,8 +265,23 @@ Result<StoredFolder> open_stored_folder(int folder, const std::string& path) {
                                                : open_plain(stored));
   ELIXIR_RETURN_IF_ERROR(check_names(stored, stored.model));
   ELIXIR_RETURN_IF_ERROR(check_names(stored, stored.optimizer));
-  if (stored.model.empty()) return error(Code::kBadInput, "{}: it holds no tensors", path);
+  if (stored.holds_states_alone() && !stored.model.empty()) {
+    return error(Code::kBadInput, "{}: {} says that no model is here, and it is", path,
+                 kManifestName);
+  }
+  const bool alone = stored.holds_states_alone();
+  if ((alone ? stored.optimizer : stored.model).empty()) {
+    return error(Code::kBadInput, "{}: it holds no tensors", path);
+  }
   return stored;
+}
+
+Status check_has_model(const StoredFolder& folder) {
+  if (!folder.holds_states_alone()) return Status();
+  return error(Code::kBadInput,
+               "{}: it holds states alone, without the model (SaveOptions::model): give the folder "
+               "of the model that was saved beside it",
+               folder.path);
 }
 
 Result<StoredFolder> open_stored_folder(const std::string& path) {

@@ -39,6 +39,8 @@ struct StoredFolder {
 
   // "FOLDER/FILE: tensor 'NAME'".
   std::string place_of(const StoredTensor& tensor) const;
+  // A checkpoint without the model (Manifest::states_alone).
+  bool holds_states_alone() const { return manifest && manifest->states_alone; }
 };
 
 // Whether the folder has something with the manifest's name that is not a folder, even a damaged
@@ -59,6 +61,9 @@ Result<std::optional<Manifest>> read_manifest(int folder);
 // count. Without a manifest the index decides; without an index, model.safetensors is all.
 Result<StoredFolder> open_stored_folder(int folder, const std::string& path);
 Result<StoredFolder> open_stored_folder(const std::string& path);
+
+// kBadInput if the folder holds states alone, for programs that need a model.
+Status check_has_model(const StoredFolder& folder);
 
 // Opens a file of the folder for reading, by a name that is_file_name() allows. kBadInput: it is
 // missing, no ordinary file, or a symbolic link that is not followed.

@@ -114,7 +114,8 @@ Status ValueCheck::status(const StoredFolder& folder, const LoadPlan& plan) cons
   const MutexLock lock(mutex_);
   if (bad_.empty()) return Status();
   const auto& [first, counts] = *bad_.begin();
-  const std::string& name = plan.stored_names[first.first];
+  const std::string& stored = plan.stored_names[first.first];
+  const std::string& name = stored.empty() ? wanted_[first.first].name : stored;
   return check_counts(folder.path,
                       first.second == StateKind::kParam
                           ? name

@@ -57,6 +57,21 @@ class TorchOptimizer;
 // throws and says what is missing.
 ELIXIR_PUBLIC void prepare_torch(c10::DeviceType type);
 
+// Lets the program end waits, as Ctrl-C does in Python. Sets a function that threads call while
+// they wait in a call of Elixir for elixird or other ranks: each at most ten times a second. An
+// exception of the function leaves that call. An empty function removes it. REQUIRES: no thread
+// waits.
+//
+// You may make the call again afterwards, except in three cases. If other ranks or elixird were in
+// the middle of it (load(), set_parameter(), release()), later calls throw kUnavailable. After
+// backward(), call zero_grad() and run it again. A save continues without you.
+// If you end the optimizer instead, it does not wait for the last step, and the other ranks learn
+// that this one died.
+//
+// The function may run in any thread, while Elixir holds locks. It must not call Elixir, and must
+// not use parameters. A wait in a collective can be left with NCCL, and not with Gloo.
+ELIXIR_PUBLIC void set_interrupt_check(std::function<void()> check);
+
 // Parameters with their own hyperparameters, like torch::optim's OptimizerParamGroup. Missing
 // values are the optimizer's.
 struct ParamGroup {
@@ -302,5 +317,10 @@ class ELIXIR_PUBLIC Consistent {
 [[nodiscard]] inline Gathered gathered(const std::vector<at::Tensor>& parameters) {
   return Gathered(parameters);
 }
+
+// Whether the tensor's memory can be read through a pointer now. False for a parameter that is not
+// gathered, and for views of it. Any thread.
+ELIXIR_PUBLIC bool readable(const at::Tensor& tensor);
+ELIXIR_PUBLIC bool readable(const c10::Storage& storage);
 
 }  // namespace elixir

@@ -36,7 +36,8 @@ bool is_checkpoint(const std::string& path) {
 
 // How the table describes a valid checkpoint. `read`: its data were read and compared, too.
 std::string state_of(const ListedCheckpoint& one, bool read) {
-  const std::string text = read ? "as written" : "yes";
+  const std::string text =
+      std::string(read ? "as written" : "yes") + (one.states_alone ? ", states alone" : "");
   if (!one.good.has_value()) return text;
   return text + (*one.good ? ", good" : ", NOT GOOD: the run had diverged");
 }
@@ -84,7 +85,8 @@ std::string checkpoints_json(const std::vector<ListedCheckpoint>& all) {
                     {"valid", one.valid},
                     {"bytes", one.bytes},
                     {"why", one.why},
-                    {"good", one.good.has_value() ? json(*one.good) : json()}});
+                    {"good", one.good.has_value() ? json(*one.good) : json()},
+                    {"states_alone", one.states_alone}});
   }
   return rows.dump(-1, ' ', false, json::error_handler_t::replace);
 }

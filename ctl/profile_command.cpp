@@ -43,7 +43,7 @@ uint64_t parameters_of_largest_region(const planner::ModelProfile& profile) {
   return largest;
 }
 
-// Ten lines for people.
+// Eleven lines for people.
 std::string summary(const planner::ModelProfile& profile) {
   const auto largest =
       std::max_element(profile.params.begin(), profile.params.end(),
@@ -65,6 +65,10 @@ std::string summary(const planner::ModelProfile& profile) {
                       profile.checkpoint_regions.size(), parameters_of_largest_region(profile));
   text += fmt::format("tokens       {} a step\n", profile.tokens);
   text += fmt::format("work         {:.3g} TFLOP a step in matrix products\n", flops / 1e12);
+  planner::OperatorWork all;
+  for (const planner::OperatorWork& work : profile.step_work) all.add(work);
+  text += fmt::format("other work   {:.3g} GB a step read and written, {} kernels in all\n",
+                      all.bytes / 1e9, all.kernels);
   text += fmt::format("activations  {} at their peak{}\n", format_bytes(profile.activation_bytes),
                       profile.measured ? " (measured)" : "");
   return text +

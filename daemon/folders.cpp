@@ -113,6 +113,7 @@ void Job::heard_load(Session& session, const shm::LoadFolder& message,
         {options_.places[i].name, details->shapes[i], i < options_.shape.n_parameters});
   }
   restoring_->ignored = details->ignored;
+  restoring_->device_hash = details->device_hash;
   for (const auto& other : sessions_) {
     restoring_->ranks.push_back({other->memory.get(), other->rank});
   }
@@ -122,7 +123,7 @@ void Job::heard_load(Session& session, const shm::LoadFolder& message,
 
 void Job::begin_restore() {
   drop_early(/*all=*/true);
-  left_out_.reset();
+  frozen_left_out_.reset();
   restoring_->slots = slots_;
   log_info("load_begun", "job='{}' folder='{}'", options_.name, restoring_->path);
   try {

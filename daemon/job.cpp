@@ -158,7 +158,7 @@ Status Job::load_chunk(const Session& session, const shm::LoadChunk& message) {
   }
   const uint32_t chunk =
       shape.frozen(message.chunk) ? message.chunk - shape.n_gpu_chunks : message.chunk;
-  if (shape.frozen(message.chunk)) left_out_.reset();
+  if (shape.frozen(message.chunk)) frozen_left_out_.reset();
   const auto part = static_cast<shm::LoadPart>(message.part);
   ELIXIR_RETURN_IF_ERROR(
       machine_.request_load({session.local_rank, chunk, shape.load_slot(message.chunk), part}));

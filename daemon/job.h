@@ -386,11 +386,12 @@ class Job {
   JobStatistics statistics_;
 
   std::optional<SaveAsked> asked_;
-  std::optional<SaveRefused> refused_;            // the last save that was rejected
-  std::optional<checkpoints::LeftOut> left_out_;  // empty: no save knows it, or a load changed it
-  std::shared_ptr<Saving> saving_;                // null: none is under way
-  std::shared_ptr<Saving> retired_;               // over, but workers still have its tasks
-  std::shared_ptr<Restoring> restoring_;          // null: none is asked for
+  std::optional<SaveRefused> refused_;  // the last save that was rejected
+  // The frozen parameters' entry. Empty: no save knows it, or a load changed it.
+  std::optional<checkpoints::LeftOut> frozen_left_out_;
+  std::shared_ptr<Saving> saving_;        // null: none is under way
+  std::shared_ptr<Saving> retired_;       // over, but workers still have its tasks
+  std::shared_ptr<Restoring> restoring_;  // null: none is asked for
   bool announced_ = false;  // the fault was announced before the job's end, as a save continues
   SaveStatistics saves_;
 };

@@ -5,7 +5,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
-#include "base/units.h"
+#include "checkpoint/left_out.h"
 #include "checkpoint/load_plan.h"
 #include "checkpoint/stored_folder.h"
 #include "checkpoint/value_check.h"
@@ -116,24 +116,20 @@ class States final : public checkpoints::StateSink {
 
 // The folder was written beside what the job has. Of several nodes each has a part, of which the
 // hash says nothing.
-Status check_left_out(const Restoring& restoring, const checkpoints::LeftOut& stored) {
+Status check_values(const Restoring& restoring, const checkpoints::StoredFolder& folder) {
   if (restoring.ranks.size() != restoring.shape.ranks) {
     log_warn("left_out_not_compared",
-             "folder='{}' why=\"of several nodes each has a part of what is not trained\"",
+             "folder='{}' why=\"of several nodes each has a part of what the folder leaves out\"",
              restoring.path);
     return Status();
   }
-  const std::optional<checkpoints::LeftOut> here =
-      left_out_of(restoring.shape, restoring.places, restoring.slots, restoring.ranks,
-                  restoring.progress.cancelled);
+  const bool all = folder.holds_states_alone();
+  std::optional<checkpoints::LeftOut> here =
+      left_out_of(all ? LeftOutKind::kAll : LeftOutKind::kFrozen, restoring.shape, restoring.places,
+                  restoring.slots, restoring.ranks, restoring.progress.cancelled);
   if (!here) return error(Code::kUnavailable, "the load was broken off");
-  if (*here == stored) return Status();
-  return error(Code::kBadInput,
-               "{}: it was saved without what is not trained, {} parameters of {} with the hash "
-               "{:016x}, and this model has {} of {} with {:016x}: build it from the same base, in "
-               "the same type (Options::dtype)",
-               restoring.path, stored.parameters, format_bytes(stored.bytes), stored.hash,
-               here->parameters, format_bytes(here->bytes), here->hash);
+  if (all) here->hash += restoring.device_hash;
+  return checkpoints::check_left_out(folder, *here);
 }
 
 Status read_into(Restoring& restoring) {
@@ -143,8 +139,7 @@ Status read_into(Restoring& restoring) {
   const Result<checkpoints::LoadPlan> plan = checkpoints::plan_load(
       *folder, restoring.wanted, {.states = restoring.states, .ignored = restoring.ignored});
   if (!plan.ok()) return plan.status();
-  if (plan->left_out > 0)
-    ELIXIR_RETURN_IF_ERROR(check_left_out(restoring, *folder->manifest->left_out));
+  if (plan->left_out > 0) ELIXIR_RETURN_IF_ERROR(check_values(restoring, *folder));
   restoring.bytes.store(plan->bytes, std::memory_order_relaxed);
   if (folder->manifest) {
     restoring.step = folder->manifest->step;

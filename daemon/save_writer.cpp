@@ -56,6 +56,7 @@ class Writer {
     uint32_t chunk = 0;
     uint64_t bytes = 0;
     uint64_t not_finite = 0;  // values
+    uint64_t left_out = 0;    // the hash of its parameters, if they are not written
     bool put_back = false;    // to be written again, from its copy
   };
 
@@ -65,9 +66,11 @@ class Writer {
         checkpoints::plan_files(saving_.parameters, extras,
                                 {.type = saving_.shape.type,
                                  .optimizer_states = saving_.manifest.optimizer_states,
-                                 .frozen = !saving_.manifest.left_out.has_value()});
+                                 .frozen = !saving_.manifest.left_out.has_value(),
+                                 .model = !saving_.manifest.states_alone});
     if (!plan.ok()) return plan.status();
-    ELIXIR_RETURN_IF_ERROR(note_left_out());
+    ELIXIR_RETURN_IF_ERROR(look_at_frozen());
+    if (saving_.manifest.states_alone) trained_.emplace(saving_.shape, saving_.parameters);
     plan_ = std::move(*plan);
     chunks_ = parts_by_chunk(plan_, saving_.parameters, saving_.shape);
     saving_.bytes.store(plan_.bytes, std::memory_order_relaxed);
@@ -90,16 +93,16 @@ class Writer {
   }
 
   // Once in a run: nothing changes them, but a load.
-  Status note_left_out() {
-    std::optional<checkpoints::LeftOut>& left_out = saving_.manifest.left_out;
-    if (!left_out || left_out->parameters > 0) return Status();
+  Status look_at_frozen() {
+    if (!saving_.manifest.left_out || saving_.frozen) return Status();
     std::vector<shm::ParameterPlace> places;
     for (const checkpoints::SavedParameter& parameter : saving_.parameters) {
       places.push_back({parameter.name, parameter.chunk, parameter.offset, parameter.numel});
     }
-    left_out = left_out_of(saving_.shape, places, saving_.snapshot->slots(),
-                           saving_.snapshot->ranks(), saving_.cancelled);
-    return left_out ? Status() : error(Code::kUnavailable, "the save was broken off");
+    saving_.frozen =
+        left_out_of(LeftOutKind::kFrozen, saving_.shape, places, saving_.snapshot->slots(),
+                    saving_.snapshot->ranks(), saving_.cancelled);
+    return saving_.frozen ? Status() : error(Code::kUnavailable, "the save was broken off");
   }
 
   const checkpoints::Details& details() const { return saving_.parts[0].details; }
@@ -128,6 +131,7 @@ class Writer {
         if (hand.put_back) saving_.done_bytes.fetch_sub(hand.bytes, std::memory_order_relaxed);
         if (!hand.put_back) {
           saving_.bad_values.fetch_add(hand.not_finite, std::memory_order_relaxed);
+          left_out_.fetch_add(hand.left_out, std::memory_order_relaxed);
         }
         if (hand.put_back || saving_.snapshot->written(item->chunk)) wake();
       }
@@ -144,6 +148,11 @@ class Writer {
 
   Status write_chunk(const Snapshot::Item& item, InHand& hand) {
     if (saving_.shape.on_gpu(item.chunk)) ELIXIR_RETURN_IF_ERROR(read_staged(saving_.parts));
+    if (trained_) {
+      const TrainedValues::Sums sums = trained_->look_at(item);
+      hand.left_out = sums.hash;
+      hand.not_finite += sums.not_finite;
+    }
     Run run;
     uint64_t end = 0;
     for (const PlannedPart& part : chunks_[item.chunk]) {
@@ -281,8 +290,10 @@ class Writer {
   }
 
   Status finish() {
-    ELIXIR_RETURN_IF_ERROR(
-        folder_->write_file("model.safetensors.index.json", std::as_bytes(std::span(plan_.index))));
+    if (!saving_.manifest.states_alone) {
+      ELIXIR_RETURN_IF_ERROR(
+          folder_->write_file(checkpoints::kIndexName, std::as_bytes(std::span(plan_.index))));
+    }
     for (const SavePart& part : saving_.parts) {
       for (const checkpoints::UserFile& file : part.details.files) {
         ELIXIR_RETURN_IF_ERROR(folder_->write_file(file.name, file.bytes));
@@ -291,6 +302,10 @@ class Writer {
     checkpoints::Manifest manifest = saving_.manifest;
     if (!manifest.health) manifest.health.emplace();  // a trainer that says nothing of its step
     manifest.health->not_finite = saving_.bad_values.load(std::memory_order_relaxed);
+    if (manifest.left_out) {
+      manifest.left_out =
+          trained_ ? trained_->with(*saving_.frozen, left_out_.load()) : *saving_.frozen;
+    }
     for (uint32_t file = 0; file < plan_.files.size(); ++file) {
       checkpoints::ManifestFile& listed = manifest.files.emplace_back();
       listed.name = plan_.files[file].name;
@@ -346,6 +361,8 @@ class Writer {
   Pace pace_;
   FilePlan plan_;
   std::vector<std::vector<PlannedPart>> chunks_;
+  std::optional<TrainedValues> trained_;  // empty: they are written
+  std::atomic<uint64_t> left_out_{0};     // the hash of those that are not, over written chunks
   std::optional<checkpoints::NewFolder> folder_;
   std::vector<int> fds_;  // by file of the plan
 

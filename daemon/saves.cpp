@@ -246,10 +246,7 @@ std::shared_ptr<Saving> Job::make_saving() {
                                                                 : staged->second);
   }
   saving->manifest = manifest_of(*saving, options_, applied_, details.manifest);
-  // The writer looks where it is not known yet.
-  if (saving->manifest.left_out) {
-    saving->manifest.left_out = left_out_.value_or(checkpoints::LeftOut());
-  }
+  if (saving->manifest.left_out) saving->frozen = frozen_left_out_;
   std::vector<Snapshot::Rank> ranks;
   for (const auto& session : sessions_) {
     SavePart& part = *asked_->parts[session->local_rank];
@@ -373,7 +370,7 @@ void Job::tell_saved(const Saving& saving) {
   const double stall_ms = static_cast<double>(saving.stall_ns) * 1e-6;
   if (saving.status.ok()) {
     ++saves_.published;
-    if (saving.manifest.left_out) left_out_ = saving.manifest.left_out;
+    if (saving.frozen) frozen_left_out_ = saving.frozen;
     saves_.step_last = outcome.step;
     saves_.write_s_last = write_s;
     saves_.stall_ms_last = stall_ms;

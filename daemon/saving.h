@@ -60,8 +60,9 @@ struct Saving {
   shm::Shape shape;
   std::vector<SavePart> parts;  // by local rank
   std::vector<checkpoints::SavedParameter> parameters;
-  // Without its files; left_out has its hash if the job knows it already.
-  checkpoints::Manifest manifest;
+  checkpoints::Manifest manifest;  // without its files, and left_out without its values
+  // The frozen parameters' part of the manifest's left_out. Empty: the writer computes it.
+  std::optional<checkpoints::LeftOut> frozen;
   std::vector<uint64_t> updates;  // by trained parameter: Adam's count
   uint64_t rate_bytes_s = 0;      // most bytes per second of the disk; 0: no limit
   uint32_t threads = 1;
@@ -110,6 +111,7 @@ struct Restoring {
   shm::Shape shape;
   std::vector<checkpoints::WantedParameter> wanted;
   std::vector<std::string> ignored;
+  uint64_t device_hash = 0;  // Details::device_hash
   std::vector<shm::ParameterPlace> places;
   StateSlots slots{shm::Shape()};     // the slots of the chunks
   std::vector<Snapshot::Rank> ranks;  // by local rank

@@ -96,6 +96,7 @@ bool Exporter::fits(const ExportedParameter& trained) const {
 }
 
 Status Exporter::find_states() {
+  ELIXIR_RETURN_IF_ERROR(checkpoints::check_has_model(folder_));
   if (!folder_.manifest || !folder_.manifest->optimizer_states) {
     return error(Code::kBadInput, "{} has no optimizer states: it is {}", folder_.path,
                  folder_.manifest ? "a model alone" : "no checkpoint of Elixir's");

@@ -37,6 +37,7 @@ Result<KnownConfig> known_config(const StoredFolder& folder) {
 Result<ImportModel> open_import_model(const std::string& path) {
   Result<StoredFolder> folder = checkpoints::open_stored_folder(path);
   if (!folder.ok()) return folder.status();
+  ELIXIR_RETURN_IF_ERROR(checkpoints::check_has_model(*folder));
   if (folder->manifest && folder->manifest->optimizer_states) {
     return error(Code::kInvalidArgument,
                  "{} is a checkpoint with optimizer states already: give a model's folder", path);

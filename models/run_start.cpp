@@ -171,6 +171,12 @@ Result<uint64_t> step_of(const std::string& folder) {
   if (!manifest) {
     return no_checkpoint(folder, fmt::format("there is no {}", checkpoints::kManifestName));
   }
+  if (manifest->states_alone) {
+    return error(Code::kBadInput,
+                 "--resume {}: it holds states alone, without the model (SaveOptions::model): the "
+                 "program that wrote it resumes from it, beside the model's own folder",
+                 folder);
+  }
   if (manifest->optimizer_states) return manifest->step;
   return error(Code::kBadInput,
                "--resume {}: it holds the model alone, without the optimizer's states, as --export "

@@ -276,7 +276,8 @@ Problems check_weights(const TrainOptions& options) {
   if (!options.model_refused && options.config.context > 0) {
     problems.add(check_same_model(weights.folder, options.config));
   }
-  problems.add(checkpoints::open_stored_folder(weights.folder).status());
+  const auto folder = checkpoints::open_stored_folder(weights.folder);
+  problems.add(folder.ok() ? checkpoints::check_has_model(*folder) : folder.status());
   return problems;
 }
 

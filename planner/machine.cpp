@@ -37,6 +37,19 @@ class Problems {
   std::vector<std::string> problems_;
 };
 
+void check_attention(const Machine& machine, Problems* problems) {
+  uint32_t before = 0;
+  for (const AttentionRate& rate : machine.gpu_attention_tflops) {
+    if (rate.head <= before) {
+      problems->add(fmt::format("gpu_attention_tflops has head width {} after {}: widths must grow",
+                                rate.head, before));
+    }
+    before = rate.head;
+    problems->check("a rate of gpu_attention_tflops", rate.forward_tflops, Zero::kRefused);
+    problems->check("a rate of gpu_attention_tflops", rate.backward_tflops, Zero::kRefused);
+  }
+}
+
 // Of the rates known, those of most GPUs that are no more than `gpus`; else of the fewest.
 GpuRates nearest_rates(const Machine& node, uint32_t gpus) {
   std::vector<GpuRates> known = {{.gpus = node.gpus}};
@@ -88,6 +101,10 @@ Status check_machine(const Machine& machine) {
   problems.check("gpu_tflops", machine.gpu_tflops, Zero::kRefused);
   problems.check("gpu_fp32_tflops", machine.gpu_fp32_tflops, Zero::kAllowed);
   problems.check("gpu_half_tokens", machine.gpu_half_tokens, Zero::kAllowed);
+  problems.check("gpu_peak_tflops", machine.gpu_peak_tflops, Zero::kAllowed);
+  problems.check("gpu_memory_gb_s", machine.gpu_memory_gb_s, Zero::kAllowed);
+  problems.check("gpu_launch_us", machine.gpu_launch_us, Zero::kAllowed);
+  check_attention(machine, &problems);
   for (auto rates = machine.by_gpus.begin(); rates != machine.by_gpus.end(); ++rates) {
     if (std::any_of(machine.by_gpus.begin(), rates,
                     [&](const GpuRates& other) { return other.gpus == rates->gpus; })) {
@@ -182,6 +199,11 @@ Result<Machine> with_gpus(const Machine& node, uint32_t gpus, uint32_t gpus_per_
 
 double matrix_tflops(const Machine& machine, uint32_t dtype_bytes) {
   return dtype_bytes == 4 ? machine.gpu_fp32_tflops : machine.gpu_tflops;
+}
+
+double peak_tflops(const Machine& machine, uint32_t dtype_bytes) {
+  const bool known = dtype_bytes != 4 && machine.gpu_peak_tflops > 0;
+  return known ? machine.gpu_peak_tflops : matrix_tflops(machine, dtype_bytes);
 }
 
 double gpu_flops(const Machine& machine, uint64_t tokens, uint32_t dtype_bytes) {

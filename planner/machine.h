@@ -23,6 +23,12 @@ struct GpuRates {
   double cpu_update_gparam_s = 0;
 };
 
+// Fused attention at one head width, the whole square of scores counted.
+struct AttentionRate {
+  uint32_t head = 0;
+  double forward_tflops = 0, backward_tflops = 0;
+};
+
 // The rates and the memory of a node, or of several equal nodes. GB are 1e9 bytes, Gparam 1e9
 // parameters. Bandwidths and update rates are those of all `gpus` of all `nodes` together (Elixir,
 // arXiv 2212.05339 v2, tables 4 and 5), except g2g_gb_s. Memory and matrix rates are those of one
@@ -36,7 +42,13 @@ struct Machine : GpuRates {
   double dram_gb_s = 0;        // host memory, read and written in place
   double gpu_tflops = 0;       // matrix rate of large operators, in 16 bits
   double gpu_fp32_tflops = 0;  // in FP32; 0: not known
+  double gpu_peak_tflops = 0;  // in 16 bits, by the data sheet; 0: not known
+  // Device memory that operators read and write; 0: not known, and then only products take time.
+  double gpu_memory_gb_s = 0;
+  double gpu_launch_us = 0;                              // a kernel's; 0: not known
+  std::vector<AttentionRate> gpu_attention_tflops = {};  // by head width; empty: not known
   // Tokens at which half of gpu_tflops is reached: rate = gpu_tflops * t / (t + gpu_half_tokens).
+  // Not used where gpu_memory_gb_s is known, except for the paper's runtime.
   double gpu_half_tokens = 0;
   // Policy paper: the share of copies that a runtime with one chunk of prefetch hides behind
   // compute.
@@ -98,6 +110,9 @@ Result<Machine> with_gpus(const Machine& node, uint32_t gpus, uint32_t gpus_per_
 
 // The matrix rate of large operators on elements of `dtype_bytes`; 0: not known.
 double matrix_tflops(const Machine& machine, uint32_t dtype_bytes);
+
+// The rate that MFU is a share of: by the data sheet in 16 bits, else matrix_tflops().
+double peak_tflops(const Machine& machine, uint32_t dtype_bytes);
 
 // Floating-point operations per second of one GPU, with `tokens` tokens per step and elements of
 // `dtype_bytes`.

@@ -56,14 +56,27 @@ constexpr MachineRate kMachineRates[] = {
     {"dram_gb_s", &Machine::dram_gb_s, Need::kRequired},
     {"gpu_tflops", &Machine::gpu_tflops, Need::kRequired},
     {"gpu_fp32_tflops", &Machine::gpu_fp32_tflops, Need::kOptional},
-    {"gpu_half_tokens", &Machine::gpu_half_tokens, Need::kOptional}};
+    {"gpu_half_tokens", &Machine::gpu_half_tokens, Need::kOptional},
+    {"gpu_peak_tflops", &Machine::gpu_peak_tflops, Need::kOptional},
+    {"gpu_memory_gb_s", &Machine::gpu_memory_gb_s, Need::kOptional},
+    {"gpu_launch_us", &Machine::gpu_launch_us, Need::kOptional}};
+constexpr char kAttention[] = "gpu_attention_tflops";
 
 // A field that only misses a known name: it would be left out in silence.
 Status check_spelling(const Json& object) {
-  std::vector<std::string> known_names = {
-      "version",       "gpus",    "gpu_memory_bytes", "overhead_bytes", "host_memory_bytes",
-      "copies_hidden", "by_gpus", kByTrainers,        "name",           "probed",
-      "device",        "notes"};
+  std::vector<std::string> known_names = {"version",
+                                          "gpus",
+                                          "gpu_memory_bytes",
+                                          "overhead_bytes",
+                                          "host_memory_bytes",
+                                          kAttention,
+                                          "copies_hidden",
+                                          "by_gpus",
+                                          kByTrainers,
+                                          "name",
+                                          "probed",
+                                          "device",
+                                          "notes"};
   for (const Rate& rate : kRates) known_names.emplace_back(rate.name_in(object));
   for (const MachineRate& rate : kMachineRates) known_names.emplace_back(rate.name);
   constexpr size_t kMostLonger = 2;
@@ -94,8 +107,20 @@ void read_rates(const Json& object, JsonFields& fields, Need g2g, Machine* machi
   if (!std::isnan(hidden)) machine->copies_hidden = hidden;
 }
 
+void read_attention(JsonFields& fields, Machine* machine) {
+  std::vector<std::vector<double>> rows;
+  fields.optional(kAttention, &rows);
+  for (const std::vector<double>& row : rows) {
+    const bool whole = row.size() == 3 && row[0] >= 1 && row[0] <= 65536;
+    if (!whole)
+      return fields.fail("gpu_attention_tflops is a list of [head width, forward, backward]");
+    machine->gpu_attention_tflops.push_back({static_cast<uint32_t>(row[0]), row[1], row[2]});
+  }
+}
+
 void read_lists(const Json& object, JsonFields& fields, Machine* machine) {
   fields.optional(kByTrainers, &machine->cpu_update_gparam_s_by_trainers);
+  read_attention(fields, machine);
   if (!object.contains("by_gpus") || object["by_gpus"].is_null()) return;
   const Json* const list = fields.array("by_gpus");
   for (size_t i = 0; list != nullptr && i < list->size(); ++i) {
@@ -166,6 +191,9 @@ std::string to_json(const Machine& machine) {
   }
   if (!machine.cpu_update_gparam_s_by_trainers.empty()) {
     out[kByTrainers] = machine.cpu_update_gparam_s_by_trainers;
+  }
+  for (const AttentionRate& rate : machine.gpu_attention_tflops) {
+    out[kAttention].push_back({rate.head, rate.forward_tflops, rate.backward_tflops});
   }
   if (machine.copies_hidden) out["copies_hidden"] = *machine.copies_hidden;
   if (!machine.name.empty()) out["name"] = machine.name;

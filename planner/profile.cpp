@@ -61,7 +61,44 @@ Status check_length(const char* what, size_t have, size_t need) {
   return error(Code::kBadInput, "{} has {} entries, it needs {} or none", what, have, need);
 }
 
+Status check_amount(const char* what, double amount) {
+  if (amount >= 0 && amount < 1e24) return Status();
+  return error(Code::kBadInput, "{} holds {}; it must be from 0 to 1e24", what, amount);
+}
+
+Status check_work(const OperatorWork& work) {
+  constexpr uint64_t kLargest = uint64_t{1} << 40;
+  ELIXIR_RETURN_IF_ERROR(check_amount("step_bytes", work.bytes));
+  ELIXIR_RETURN_IF_ERROR(check_amount("step_attention_flops", work.attention_flops));
+  for (const MatrixProduct& product : work.products) {
+    for (const uint64_t size : {product.count, product.rows, product.columns, product.inner}) {
+      if (size <= kLargest) continue;
+      return error(Code::kBadInput, "step_products holds {}; sizes are at most {}", size, kLargest);
+    }
+  }
+  return Status();
+}
+
 }  // namespace
+
+double MatrixProduct::flops() const {
+  return 2.0 * static_cast<double>(count) * static_cast<double>(rows) *
+         static_cast<double>(columns) * static_cast<double>(inner);
+}
+
+double OperatorWork::flops() const {
+  double sum = attention_flops;
+  for (const MatrixProduct& product : products) sum += product.flops();
+  return sum;
+}
+
+void OperatorWork::add(const OperatorWork& other) {
+  products.insert(products.end(), other.products.begin(), other.products.end());
+  attention_flops += other.attention_flops;
+  attention_head = std::max(attention_head, other.attention_head);
+  bytes += other.bytes;
+  kernels += other.kernels;
+}
 
 uint64_t ModelProfile::trained_numel() const {
   uint64_t sum = 0;
@@ -138,9 +175,10 @@ Status check_profile(const ModelProfile& profile) {
     return error(Code::kBadInput, "gradient_after names step {} of {}", after, steps);
   }
   for (const double flops : profile.step_flops) {
-    if (flops >= 0 && flops < 1e24) continue;
-    return error(Code::kBadInput, "step_flops holds {}; it must be from 0 to 1e24", flops);
+    ELIXIR_RETURN_IF_ERROR(check_amount("step_flops", flops));
   }
+  ELIXIR_RETURN_IF_ERROR(check_length("step_work", profile.step_work.size(), steps));
+  for (const OperatorWork& work : profile.step_work) ELIXIR_RETURN_IF_ERROR(check_work(work));
   return Status();
 }
 

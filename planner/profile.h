@@ -25,6 +25,28 @@ struct OperatorRange {
   uint32_t first = 0, last = 0;
 };
 
+// `count` products of matrices, [rows, inner] by [inner, columns] each.
+struct MatrixProduct {
+  uint64_t count = 1, rows = 0, columns = 0, inner = 0;
+
+  double flops() const;  // a multiplication and an addition each
+};
+
+// The work that operators give a GPU. Products and fused attention take time by their operations,
+// other operators by the bytes that they read and write.
+struct OperatorWork {
+  std::vector<MatrixProduct> products = {};
+  // Operations of fused attention, over the whole square of scores, causal or not: two products
+  // forward and five backward.
+  double attention_flops = 0;
+  uint32_t attention_head = 0;  // elements of a head, the largest; 0: no fused attention
+  double bytes = 0;
+  uint32_t kernels = 0;
+
+  double flops() const;
+  void add(const OperatorWork& other);
+};
+
 // One step of a model on one GPU, known before it runs. It comes from client/profile on the meta
 // device, or from a file (planner/profile_json.h).
 struct ModelProfile {
@@ -49,6 +71,8 @@ struct ModelProfile {
   // By operator of `steps`: floating-point operations of itself and of the operators without
   // parameters that follow it. Empty: 2 per element and token in forward, 4 in backward.
   std::vector<double> step_flops;
+  // By operator of `steps` like step_flops, which is their flops(). Empty: not known.
+  std::vector<OperatorWork> step_work;
   // The first operator of backward; 0: half of the steps.
   uint32_t backward_begin = 0;
   // By parameter: the operator after which its gradient is complete. Empty: the last one that reads

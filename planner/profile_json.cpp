@@ -1,5 +1,6 @@
 #include "planner/profile_json.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "base/compute_type_names.h"
@@ -49,6 +50,71 @@ void read_regions(JsonFields& fields, ModelProfile* profile) {
   }
 }
 
+// The work of operators, a list for each kind.
+void write_work(const ModelProfile& profile, Json* json) {
+  uint32_t head = 0;
+  Json attention = Json::array(), bytes = Json::array(), kernels = Json::array(),
+       products = Json::array();
+  for (const OperatorWork& work : profile.step_work) {
+    attention.push_back(work.attention_flops);
+    bytes.push_back(work.bytes);
+    kernels.push_back(work.kernels);
+    Json& step = products.emplace_back(Json::array());
+    for (const MatrixProduct& product : work.products) {
+      step.push_back({product.count, product.rows, product.columns, product.inner});
+    }
+    head = std::max(head, work.attention_head);
+  }
+  (*json)["step_attention_flops"] = std::move(attention);
+  (*json)["step_bytes"] = std::move(bytes);
+  (*json)["step_kernels"] = std::move(kernels);
+  (*json)["step_products"] = std::move(products);
+  (*json)["attention_head"] = head;
+}
+
+std::vector<MatrixProduct> products_of(const std::vector<std::vector<uint64_t>>& step,
+                                       JsonFields& fields) {
+  std::vector<MatrixProduct> products;
+  for (const std::vector<uint64_t>& product : step) {
+    if (product.size() != 4) {
+      fields.fail(fmt::format(
+          "step_products holds a list of {}; each product is [count, rows, columns, inner]",
+          product.size()));
+      return {};
+    }
+    products.push_back({product[0], product[1], product[2], product[3]});
+  }
+  return products;
+}
+
+// All of the lists are there, one entry for each step, or none is.
+void read_work(JsonFields& fields, ModelProfile* profile) {
+  std::vector<double> attention, bytes;
+  std::vector<uint32_t> kernels;
+  std::vector<std::vector<std::vector<uint64_t>>> products;
+  uint32_t head = 0;
+  fields.optional("step_attention_flops", &attention);
+  fields.optional("step_bytes", &bytes);
+  fields.optional("step_kernels", &kernels);
+  fields.optional("step_products", &products);
+  fields.optional("attention_head", &head);
+  const size_t count = bytes.size();
+  if (attention.size() != count || kernels.size() != count || products.size() != count ||
+      (count > 0 && profile->step_flops.size() != count)) {
+    return fields.fail(fmt::format(
+        "step_flops, step_attention_flops, step_bytes, step_kernels and step_products have {}, {}, "
+        "{}, {} and {} entries: give all of them for each step, or step_flops alone",
+        profile->step_flops.size(), attention.size(), count, kernels.size(), products.size()));
+  }
+  for (size_t i = 0; i < count; ++i) {
+    profile->step_work.push_back({.products = products_of(products[i], fields),
+                                  .attention_flops = attention[i],
+                                  .attention_head = attention[i] > 0 ? head : 0,
+                                  .bytes = bytes[i],
+                                  .kernels = kernels[i]});
+  }
+}
+
 // "dtype" where it is there; files of an earlier release say "dtype_bytes" alone, and 2 is BF16.
 void read_type(JsonFields& fields, ModelProfile* profile) {
   uint32_t bytes = 0;
@@ -85,6 +151,7 @@ std::string to_json(const ModelProfile& profile) {
                {"backward_begin", profile.backward_begin},
                {"measured", profile.measured}};
   if (!profile.step_flops.empty()) json["step_flops"] = profile.step_flops;
+  if (!profile.step_work.empty()) write_work(profile, &json);
   if (!profile.gradient_after.empty()) json["gradient_after"] = profile.gradient_after;
   if (!profile.activation_curve.empty()) json["activation_curve"] = profile.activation_curve;
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
@@ -106,6 +173,7 @@ Result<ModelProfile> profile_from_json(std::string_view text) {
   fields.optional("backward_begin", &profile.backward_begin);
   fields.optional("measured", &profile.measured);
   fields.optional("step_flops", &profile.step_flops);
+  if (status.ok()) read_work(fields, &profile);
   fields.optional("gradient_after", &profile.gradient_after);
   fields.optional("activation_curve", &profile.activation_curve);
   if (!status.ok()) {

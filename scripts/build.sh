@@ -75,7 +75,7 @@ compile() {  # FOLDER TARGET...
   local folder=$1
   shift
   if [[ ! -f $folder/.ninja_log ]]; then
-    echo "build: $folder, $jobs compilers at a time: the first build takes 5 to 15 minutes on two cores" >&2
+    echo "build: $folder, $jobs compilers at a time: the first build takes 5 to 30 minutes on two cores" >&2
   fi
   if [[ -t 2 ]]; then  # ninja draws over its last line
     ninja -C "$folder" -j "$jobs" "$@" >&2

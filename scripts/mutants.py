@@ -2,25 +2,29 @@
 """Would the tests notice? Applies the mutants of tests/mutants/*.toml, one at a time, to a copy of the
 tree, builds the tests that should catch the mutant, and runs them, then those of its room. Exit code 1
 when fewer than nine of ten are caught, when one survives without a stated reason, or when one that is
-accepted is caught.
+accepted is caught; 75 when --minutes left some out.
 
     scripts/mutants.py                  all of them
     scripts/mutants.py --part 2/5       the second of five parts
     scripts/mutants.py --minutes 50     begins no mutant after 50 minutes
     scripts/mutants.py --only 7b 21     these
     scripts/mutants.py --preset tsan    those of one preset
+    scripts/mutants.py --since REV      those that are new since REV, or whose mutated file changed
     scripts/mutants.py --results        the kept results, and whether they are of today's sources
     scripts/mutants.py --list           the list, after a check that every text is there exactly once
 
 Each result is kept in tests/mutants/results.tsv as soon as it is there. A second run leaves out the
 mutants whose result is of the same record, mutated file and tests, so that an interrupted run resumes;
---again runs them, too. The copy and its builds are in build/mutants; a second run builds little.
+--again runs them, too. The copies and their builds are in build/mutants; a second run builds little.
+Before its first mutant each test runs without one: it must pass, and its time sets how long it may take.
 Presets: `plain` is the release build without LibTorch and benchmarks and with little optimisation, `torch`
 the same with LibTorch, `tsan` and `asan` as in CMakePresets.json.
 """
 
 import argparse
+import collections
 import datetime
+import fnmatch
 import glob
 import hashlib
 import json
@@ -30,10 +34,12 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 import tomllib
 
 import failed_tests
+import quick_tests
 
 ROOT = os.path.realpath(os.path.join(os.path.dirname(__file__), '..'))
 TABLES = os.path.join('tests', 'mutants', '*.toml')
@@ -75,8 +81,10 @@ ROOM_TESTS_TSAN = {'daemon': ['daemon_logic_test'], 'client/session': ['client_s
 
 FIELDS = {'id', 'what', 'file', 'old', 'new', 'caught_by', 'preset', 'accepted', 'not_run', 'control'}
 CAUGHT_SHARE = 0.9
-TEST_LIMIT_S = 300
+TEST_LIMIT_S = 600  # without a mutant
+MUTANT_LIMIT_S = 300  # at most
 BUILD_LIMIT_S = 3600
+UNFINISHED = 75  # an exit code, that of sysexits.h for what a later call may finish
 
 
 class Rotten(Exception):
@@ -84,10 +92,20 @@ class Rotten(Exception):
 
 
 def load(root=ROOT):
-    mutants = []
-    for table in sorted(glob.glob(os.path.join(root, TABLES))):
-        with open(table, 'rb') as file:
-            mutants += tomllib.load(file)['mutant']
+    return records(read(table).decode() for table in sorted(glob.glob(os.path.join(root, TABLES))))
+
+
+def load_of(revision):
+    """The list as it was at a revision."""
+    def git(*command):
+        return subprocess.run(['git', *command], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+
+    paths = git('ls-tree', '--name-only', revision, os.path.join(os.path.dirname(TABLES), '')).splitlines()
+    return records(git('show', f'{revision}:{path}') for path in fnmatch.filter(paths, TABLES))
+
+
+def records(tables):
+    mutants = [mutant for table in tables for mutant in tomllib.loads(table)['mutant']]
     seen = set()
     for mutant in mutants:
         name = mutant.get('id', '?')
@@ -208,15 +226,15 @@ def part_of(mutants, part):
 
 
 class Copy:
-    """The tree beside the user's own, and its builds in it."""
+    """The tree beside the user's own, and its builds in it. Each worker has one."""
 
-    def __init__(self, jobs):
-        self.tree = os.path.join(WORK, 'tree')
+    def __init__(self, jobs, number=0):
+        self.tree = os.path.join(WORK, f'tree-{number}')
         self.jobs = jobs
         self.configured = set()
 
     def refresh(self):
-        """What git knows and what it would add; files that are the same keep their times."""
+        """What git knows and what it would add; files that are the same keep their times. Their hash."""
         listed = subprocess.run(['git', 'ls-files', '-z', '-co', '--exclude-standard'], cwd=ROOT,
                                 capture_output=True, check=True).stdout.decode().split('\0')
         wanted = {path for path in listed if path and os.path.isfile(os.path.join(ROOT, path))}
@@ -227,8 +245,12 @@ class Copy:
                 path = os.path.join(folder, name)
                 if os.path.relpath(path, self.tree) not in wanted:
                     os.unlink(path)
+        whole = hashlib.sha256()
         for path in sorted(wanted):
-            self.write(path, read(os.path.join(ROOT, path)), os.path.join(ROOT, path))
+            data = read(os.path.join(ROOT, path))
+            whole.update(f'{path} {len(data)} '.encode() + data)
+            self.write(path, data, os.path.join(ROOT, path))
+        return whole.hexdigest()
 
     def write(self, path, data, mode_of=None):
         target = os.path.join(self.tree, path)
@@ -246,17 +268,19 @@ class Copy:
     def build(self, preset, programs):
         """'' or what went wrong."""
         folder = self.build_folder(preset)
+        # All copies share the compiler cache.
+        environment = {**os.environ, 'CCACHE_BASEDIR': self.tree, 'CCACHE_NOHASHDIR': '1'}
         if preset not in self.configured:
-            done = run(['cmake', *PRESETS[preset], '-B', folder], self.tree, BUILD_LIMIT_S)
+            done = run(['cmake', *PRESETS[preset], '-B', folder], self.tree, BUILD_LIMIT_S, environment)
             if done.returncode != 0:
                 return done.stdout
             self.configured.add(preset)
-        done = run(['nice', 'ninja', '-C', folder, f'-j{self.jobs}', *programs], self.tree, BUILD_LIMIT_S)
+        done = run(['nice', 'ninja', '-C', folder, f'-j{self.jobs}', *programs], self.tree, BUILD_LIMIT_S,
+                   environment)
         return '' if done.returncode == 0 else done.stdout[-3000:]
 
-    def passes(self, preset, test):
-        """`test`: a program and, perhaps, which of its tests (--gtest_filter). Its failures' names, or
-        none."""
+    def failures(self, preset, test, limit_s):
+        """`test`: a program and, perhaps, which of its tests (--gtest_filter). The names of what fails."""
         program, _, which = test.partition(' ')
         command = [os.path.join(self.build_folder(preset), 'tests', program)]
         if which:
@@ -265,11 +289,11 @@ class Copy:
         if preset == 'tsan':
             command = without_randomisation() + command
             environment['TSAN_OPTIONS'] = 'halt_on_error=1 ' + environment.get('TSAN_OPTIONS', '')
-        done = run(command, self.build_folder(preset), TEST_LIMIT_S, environment)
+        done = run(command, self.build_folder(preset), limit_s, environment)
         end_programs_of(self.build_folder(preset))
         if which and done.returncode == 0 and ' 0 tests from ' in done.stdout:
             return [f'{test}: there is no such test']
-        return [] if done.returncode == 0 else failures(program, done)
+        return [] if done.returncode == 0 else failed_names(program, done)
 
 
 def read(path):
@@ -304,7 +328,7 @@ def without_randomisation():
     return ['setarch', '-R'] if works else []
 
 
-def failures(program, done):
+def failed_names(program, done):
     blocks = list(failed_tests.failed_blocks(done.stdout))
     names = [failed_tests.name_of(block) for block in blocks if failed_tests.is_failed(block)]
     if not names:  # it died, or hung, or the sanitizer ended it
@@ -338,49 +362,73 @@ def judge(mutant, caught):
         Outcome(mutant, 'survived', 'no test failed')
 
 
-def try_mutant(mutant, copy):
+class Baseline:
+    """What each test does without a mutant. One that fails so says nothing of mutants."""
+
+    def __init__(self, path, tree):
+        """`path`: where the seconds are kept. `tree`: the hash of the files that they are of."""
+        self.path = path
+        self.tree = tree
+        self.lock = threading.Lock()
+        self.seconds = {}  # "preset test" -> what it took
+        if os.path.isfile(path):
+            kept = json.loads(read(path))
+            if kept['tree'] == tree:
+                self.seconds = kept['seconds']
+
+    def failures(self, preset, tests, copy):
+        """What is wrong with the tests of a copy that holds no mutant, as a text."""
+        missing = [test for test in tests if f'{preset} {test}' not in self.seconds]
+        if not missing:
+            return ''
+        wrong = copy.build(preset, sorted({test.split()[0] for test in missing}))
+        if wrong:
+            return f'without a mutant, it does not build:\n{wrong}'
+        for test in missing:
+            began = time.monotonic()
+            failed = copy.failures(preset, test, TEST_LIMIT_S)
+            if failed:
+                return f'without a mutant, {failed[0]} fails'
+            self.keep(f'{preset} {test}', time.monotonic() - began)
+        return ''
+
+    def keep(self, name, seconds):
+        with self.lock:
+            self.seconds[name] = round(seconds, 2)
+            with open(self.path, 'w', encoding='utf-8') as file:
+                json.dump({'tree': self.tree, 'seconds': self.seconds}, file)
+
+    def limit_s(self, preset, test):
+        """A mutant that has a test hang is caught. Ten times, since another worker may slow it down."""
+        return min(MUTANT_LIMIT_S, 20 + 10 * self.seconds[f'{preset} {test}'])
+
+
+def try_mutant(mutant, copy, baseline):
     if 'not_run' in mutant:
         said = ', '.join(mutant.get('caught_by', [])) or mutant.get('accepted', '')
         return Outcome(mutant, 'not run', f'{mutant["not_run"]}; {said}')
+    preset = mutant['preset']
     original = read(os.path.join(copy.tree, mutant['file']))
     said = mutant.get('caught_by', [])
     rest = [test for test in room_tests(mutant) if test not in said]
-    copy.write(mutant['file'], mutated(mutant, copy.tree).encode())
-    try:
-        for tests in (said, rest):  # the room's are built only when those that should do not see it
-            if not tests:
-                continue
-            wrong = copy.build(mutant['preset'], sorted({test.split()[0] for test in tests}))
+    for tests in (said, rest):  # the room's are built only when those that should do not see it
+        if not tests:
+            continue
+        wrong = baseline.failures(preset, tests, copy)
+        if wrong:
+            return Outcome(mutant, 'error', wrong)
+        copy.write(mutant['file'], mutated(mutant, copy.tree).encode())
+        try:
+            wrong = copy.build(preset, sorted({test.split()[0] for test in tests}))
             if wrong:
                 return Outcome(mutant, 'error', f'it does not build:\n{wrong}')
             for test in tests:
-                failed = copy.passes(mutant['preset'], test)
+                failed = copy.failures(preset, test, baseline.limit_s(preset, test))
                 if failed:
                     return judge(mutant, failed)
-    finally:
-        copy.write(mutant['file'], original)
+        finally:
+            copy.write(mutant['file'], original)
     return judge(mutant, [])
-
-
-def baseline_tests(mutants, preset):
-    """What the mutants of a preset are put to: what should catch them, and all of their rooms, which are
-    asked where that catches nothing. A part of a program is left out where the whole of it runs."""
-    ran = [mutant for mutant in mutants if mutant['preset'] == preset and 'not_run' not in mutant]
-    tests = {test for mutant in ran for test in mutant.get('caught_by', []) + room_tests(mutant)}
-    return sorted(test for test in tests if ' ' not in test or test.split()[0] not in tests)
-
-
-def check_baseline(mutants, copy, say):
-    """Without a mutant every test passes: else its failure would say nothing. What fails."""
-    failed = []
-    for preset in PRESETS:
-        tests = baseline_tests(mutants, preset)
-        if not tests:
-            continue
-        say(f'without a mutant: {preset}, {len(tests)} tests')
-        wrong = copy.build(preset, sorted({test.split()[0] for test in tests}))
-        failed += [wrong] if wrong else [name for test in tests for name in copy.passes(preset, test)]
-    return failed
 
 
 def share_caught(outcomes):
@@ -407,12 +455,18 @@ def arguments():
     parser.add_argument('--results', action='store_true', help='prints the kept results and runs nothing')
     parser.add_argument('--only', nargs='+', metavar='ID', help='these mutants')
     parser.add_argument('--preset', choices=sorted(PRESETS), help='the mutants of this preset')
+    parser.add_argument('--since', metavar='REV', help='those that are new since REV, or whose mutated file changed')
     parser.add_argument('--part', metavar='I/N', help='one of N parts of the list')
     parser.add_argument('--minutes', type=float, help='begins no mutant after so many minutes')
     parser.add_argument('--again', action='store_true', help='also those whose result is of these sources')
-    parser.add_argument('-j', '--jobs', type=int, default=2, help='compilers at a time (2)')
-    parser.add_argument('--no-baseline', action='store_true', help='trust that the tests pass')
+    parser.add_argument('-j', '--jobs', type=int, default=2, help='compilers at a time of each worker (2)')
+    parser.add_argument('--workers', type=int, default=os.cpu_count(), help='mutants at a time (one per core)')
     return parser.parse_args()
+
+
+def owed(mutants, before, changed):
+    """What a change has to ask: mutants that are not in the list of before, and those of files that changed."""
+    return [mutant for mutant in mutants if mutant['file'] in changed or mutant not in before]
 
 
 def chosen_of(mutants, options):
@@ -423,7 +477,11 @@ def chosen_of(mutants, options):
               if (not options.only or mutant['id'] in options.only)
               and (not options.preset or mutant['preset'] == options.preset)]
     try:
+        if options.since:
+            chosen = owed(chosen, load_of(options.since), quick_tests.changed_files(options.since))
         return part_of(chosen, options.part) if options.part else chosen
+    except subprocess.CalledProcessError:
+        sys.exit(f'mutants: git knows no revision {options.since}')
     except ValueError as wrong:
         sys.exit(f'mutants: {wrong}')
 
@@ -452,25 +510,46 @@ def run_mutants(chosen, options, results, known):
     left = [mutant for mutant in chosen if options.again or not results.has(mutant)]
     if len(left) < len(chosen):
         say(f'{len(chosen) - len(left)} of {len(chosen)} have a result of these sources')
-    copy = Copy(options.jobs)
-    copy.refresh()
-    failed = [] if options.no_baseline or not left else check_baseline(left, copy, say)
-    if failed:
-        print('\n'.join(failed))
-        sys.exit('mutants: that fails without a mutant')
-    done = 0
-    for mutant in left:
-        if options.minutes and time.monotonic() - began > 60 * options.minutes:
-            say(f'{len(left) - done} mutants are left for the next run')
-            break
-        outcome = try_mutant(mutant, copy)
-        results.keep(outcome, known)
-        done += 1
-        say(f'{done} of {len(left)}: {outcome.row().strip()}')
-    outcomes = [results.outcome(mutant) for mutant in chosen if results.has(mutant) or mutant in left[:done]]
+    workers = max(1, min(options.workers, len(left)))
+    copies = [Copy(options.jobs, number) for number in range(workers)]
+    tree = [copy.refresh() for copy in copies][0]
+    baseline = Baseline(os.path.join(WORK, 'baseline.json'), tree)
+    # Mutants that are neighbours in the list share a build. Two workers have a share together: one starts at its
+    # first mutant, the other at its last one.
+    pairs = (workers + 1) // 2
+    shares = [collections.deque(part_of(left, f'{pair + 1}/{pairs}')) for pair in range(pairs)]
+    lock, done, broken = threading.Lock(), [], []
+
+    def work(number):
+        share = shares[number // 2]
+        while not broken:
+            with lock:
+                if not share or (options.minutes and time.monotonic() - began > 60 * options.minutes):
+                    return
+                mutant = share.popleft() if number % 2 == 0 else share.pop()
+            try:
+                outcome = try_mutant(mutant, copies[number], baseline)
+            except BaseException as error:  # pylint: disable=broad-except  (the main thread raises it)
+                broken.append(error)
+                return
+            with lock:
+                results.keep(outcome, known)
+                done.append(mutant)
+                say(f'{len(done)} of {len(left)}: {outcome.row().strip()}')
+
+    threads = [threading.Thread(target=work, args=(number,), daemon=True) for number in range(workers)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if broken:
+        raise broken[0]
+    if len(done) < len(left):
+        say(f'{len(left) - len(done)} mutants are left for the next run')
+    outcomes = [results.outcome(mutant) for mutant in chosen if results.has(mutant) or mutant in done]
     lines, well = summary(outcomes, whole=len(outcomes) == len(known))
     print('\n' + '\n'.join(lines))
-    return 0 if well else 1
+    return 1 if not well else UNFINISHED if len(done) < len(left) else 0
 
 
 def main():

@@ -23,6 +23,7 @@ import sys
 import time
 
 import figures
+import mutants
 import quick_tests
 import sanitizer_tests
 import versions
@@ -34,7 +35,7 @@ ALL_CASES = {'ELIXIR_EVERY_CASE': '1'}
 MUTANT_PARTS = 8
 PLAN_PARTS = 2
 SKIPPED = 77  # a test's exit code
-PLAN_CASES = 2000  # 250 take about three minutes of one core
+PLAN_CASES = 1000  # 250 take three to ten minutes of one core
 
 
 class Step:
@@ -97,7 +98,7 @@ def newest_torch_steps():
 
 # Programs that take a sample of their cases by default.
 BIT_PARTS = 3
-SAMPLES = {'cases-training': ('swing_test|torch_ways|client_profile|fakegpu_matrix|fakegpu_gradients|python_ranks',
+SAMPLES = {'cases-training': ('swing_test|torch_ways|client_profile|fakegpu_matrix|fakegpu_gradients|python_(exits|kills|ranks|trainer)',
                               ('client', 'fake_cuda')),
            'cases-programs': ('fakegpu_collective|fakegpu_errors|e2e_container|e2e_disturbed|e2e_run_health|e2e_families'
                               '|e2e_foreign(_losses)?$|e2e_plan$|e2e_ranks|e2e_surroundings',
@@ -115,7 +116,7 @@ def runs_all_cases(name, labels=()):
     return sampled or 'nightly' in labels or any(os.path.basename(program) == name for program in listed)
 
 
-def parts():
+def parts(since='origin/main'):
     found = {
         'timing': Part('rates and times of this machine, the goals of bench/', ('*',), ['release'],
                        lambda: labelled_steps('release', 'timing')),
@@ -132,19 +133,23 @@ def parts():
     for name, (pattern, rooms) in SAMPLES.items():
         found[name] = Part('all cases of the tests that take a sample', rooms, ['release'],
                            lambda pattern=pattern: all_cases_steps('release', pattern))
+    bits = 'build/release/tests/client_no_bit_changes_test'
+    found['bits'] = Part('plans and modes that change no bit: every three values meet', ('client', 'daemon'), ['release'],
+                         [Step('bits', bits, OMP_WAIT_POLICY='passive', **ALL_CASES)])
     for i in range(1, BIT_PARTS + 1):
         found[f'bits-{i}'] = Part(
-            'every row of the table of plans and modes that change no bit', ('client', 'daemon'), ['release'],
-            [Step(f'bits {i}', 'build/release/tests/client_no_bit_changes_test', OMP_WAIT_POLICY='passive',
-                  ELIXIR_CASE_PART=f'{i}/{BIT_PARTS}', **ALL_CASES)])
+            'the same: every combination of seven columns', (), ['release'],
+            [Step(f'bits {i}', bits, OMP_WAIT_POLICY='passive', ELIXIR_CASE_PART=f'{i}/{BIT_PARTS}', **ALL_CASES)])
     for i in range(1, PLAN_PARTS + 1):
         found[f'plans-{i}'] = Part(
             f'{PLAN_CASES} random models and machines, seed {20260 + i}', ('planner',), ['release'],
             [Step(f'plans {i}', 'build/release/tests/planner_random_plans_test',
                   ELIXIR_RANDOM_CASES=str(PLAN_CASES), ELIXIR_RANDOM_SEED=str(20260 + i))])
+    found['mutants'] = Part('mutants of what changed', ('*',), [],
+                            [Step('mutants', 'scripts/mutants.py', '--since', since, '--minutes', '55')])
     for i in range(1, MUTANT_PARTS + 1):
         found[f'mutants-{i}'] = Part(
-            'mutants (scripts/mutants.py)', ('*',), [],
+            'mutants (scripts/mutants.py)', (), [],
             [Step(f'mutants {i}', 'scripts/mutants.py', '--part', f'{i}/{MUTANT_PARTS}', '--minutes', '55')])
     return found
 
@@ -191,18 +196,21 @@ class Progress:
 
 
 def run_steps(steps, progress, minutes, run, now=time.monotonic):
-    """(failed, left): names of the steps that failed, and of those that were not begun."""
+    """(failed, left): names of the steps that failed, and of those that were not begun or not finished."""
     began, failed = now(), []
     for i, step in enumerate(steps):
         if progress.passed(step.name):
             continue
         if now() - began > 60 * minutes:
             return failed, [left.name for left in steps[i:] if not progress.passed(left.name)]
-        if run(step):
+        code = run(step)
+        if code in (0, SKIPPED):
             progress.keep(step.name)
-        else:
-            progress.forget(step.name)
-            failed.append(step.name)
+            continue
+        progress.forget(step.name)
+        if code == mutants.UNFINISHED:
+            return failed, [left.name for left in steps[i:] if not progress.passed(left.name)]
+        failed.append(step.name)
     return failed, []
 
 
@@ -235,9 +243,8 @@ def write_row(name, result, minutes):
 
 def run_step(step):
     print(f'=== nightly: {step.name}', flush=True)
-    code = subprocess.run(step.command, cwd=ROOT, check=False,
+    return subprocess.run(step.command, cwd=ROOT, check=False,
                           env={**os.environ, **step.environment}).returncode
-    return code in (0, SKIPPED)
 
 
 def run_part(name, part, options):
@@ -274,12 +281,12 @@ def main():
     parser.add_argument('--minutes', type=float, default=60, help='begins no step after M minutes (60)')
     parser.add_argument('--again', action='store_true', help='also the steps that passed at this commit')
     parser.add_argument('--rest', action='store_true', help='only the steps that have not passed at an earlier commit')
-    parser.add_argument('--since', default='origin/main', help='of rooms: the revision to compare with')
+    parser.add_argument('--since', default='origin/main', help='of rooms and mutants: the revision to compare with')
     options = parser.parse_args()
-    known = parts()
+    known = parts(options.since)
     if options.parts == ['list']:
         for name, part in known.items():
-            rooms = 'any room' if '*' in part.rooms else ', '.join(part.rooms)
+            rooms = 'any room' if '*' in part.rooms else ', '.join(part.rooms) or 'of no change'
             print(f'{name:<16} {part.what} [{rooms}]')
         return 0
     if options.parts == ['rooms']:

@@ -28,8 +28,8 @@ def project():
 
 
 def metadata(of):
-    lines = ['Metadata-Version: 2.1', f'Name: {of["name"]}', f'Version: {of["version"]}', f'Summary: {of["description"]}',
-             f'Requires-Python: {of["requires-python"]}']
+    lines = ['Metadata-Version: 2.4', f'Name: {of["name"]}', f'Version: {of["version"]}', f'Summary: {of["description"]}',
+             f'Requires-Python: {of["requires-python"]}', f'License-Expression: {of["license"]}']
     for extra, needs in of['optional-dependencies'].items():
         lines += [f'Provides-Extra: {extra}', *(f'Requires-Dist: {need}; extra == "{extra}"' for need in needs)]
     return '\n'.join(lines) + '\n'

@@ -7,6 +7,7 @@
 #   scripts/setup.sh --torch VERSION  and another torch in build/torch-VERSION, for C++ alone (1.3 GB), for
 #                                     scripts/build.sh --torch VERSION; `newest` stands for the newest
 #                                     that Elixir is tested with
+#   scripts/setup.sh --packages       the Debian packages alone, for a torch of your own (docs/python.md)
 #   scripts/setup.sh --check          install nothing; list what is missing, exit 1 if anything is
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -16,7 +17,7 @@ NEWEST_TORCH=2.15.0  # scripts/versions.py --newest says when there is a newer o
 CUDA_VERSION=13.0.2  # that of the torch wheel
 PACKAGES=(
   # to build
-  g++ cmake ninja-build ccache pkg-config git python3-venv clang clang-format clang-tidy
+  g++ cmake ninja-build ccache pkg-config git python3-dev python3-venv clang clang-format clang-tidy
   # libraries
   libboost-dev libzmq3-dev cppzmq-dev libnuma-dev libfmt-dev libspdlog-dev libcli11-dev
   nlohmann-json3-dev libtomlplusplus-dev libxxhash-dev libgloo-dev
@@ -138,9 +139,11 @@ install_nvcc() {
 
 other=''  # the version that --torch names
 check=''
+packages_only=''
 while [[ $# -gt 0 ]]; do
   case "$1" in
     --check) check=1 ;;
+    --packages) packages_only=1 ;;
     --torch)
       other=${2:-}
       [[ $other != newest ]] || other=$NEWEST_TORCH
@@ -162,6 +165,7 @@ if [[ -n $check ]]; then
   [[ ${#missing[@]} -eq 0 ]] && torch_installed && nvcc_installed && other_installed
   exit
 fi
+[[ ${#missing[@]} -eq 0 && -n $packages_only ]] && exit 0
 [[ ${#missing[@]} -eq 0 ]] && torch_installed && nvcc_installed && other_installed && exit 0
 
 if [[ ${#missing[@]} -gt 0 ]]; then require_root "${missing[@]}"; fi
@@ -171,6 +175,7 @@ exec 9>>build/setup.lock
 flock 9
 mapfile -t missing < <(missing_packages)
 [[ ${#missing[@]} -eq 0 ]] || install_packages "${missing[@]}"
+[[ -z $packages_only ]] || exit 0
 if ! torch_installed; then
   make_venv .venv
   install_torch

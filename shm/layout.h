@@ -30,10 +30,10 @@ namespace elixir::shm {
 
 inline constexpr uint64_t kControlMagic = 0x4c52544358494c45;  // "ELIXCTRL", little endian
 
-// Raise it when any struct or constant of this file, of shm/shape.h or of shm/messages.h changes;
-// then run scripts/versions.py --store.
-inline constexpr uint32_t kLayoutVersion = 21;
-// versions.py: version 21, 1b76fab837a7bb3b
+// Raise it when any struct or constant of this file, of shm/shape.h or of shm/messages.h changes,
+// or the details of a save or a load (checkpoint/details.h); then run scripts/versions.py --store.
+inline constexpr uint32_t kLayoutVersion = 22;
+// versions.py: version 22, 1b76fab837a7bb3b
 
 // Steps whose records are kept. A trainer is never more than two steps ahead of elixird.
 inline constexpr uint32_t kStepRing = 8;

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/interrupt.h"
 #include "base/throw_error.h"
 #include "client/ranks/agreement.h"
 
@@ -44,6 +45,7 @@ Status CollectiveGroup::await(Device& device, DeviceEvent done, double timeout_s
   const int64_t start_ns = monotonic_ns();
   while (!device.done(done)) {
     check();
+    check_interrupt();
     if (seconds_since(start_ns) > timeout_s) {
       return error(
           Code::kTimedOut,

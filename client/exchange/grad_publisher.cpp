@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/interrupt.h"
 #include "base/throw_error.h"
 
 namespace elixir {
@@ -63,7 +64,7 @@ void GradPublisher::free_slot(uint32_t chunk, uint32_t step, uint32_t micro_step
   {
     // Another rank may wait for what is still on its way.
     MutexLock lock(mutex_);
-    while (!items_.empty() && !session_.is_taken(chunk)) changed_.wait(lock);
+    while (!items_.empty() && !session_.is_taken(chunk)) wait_round(changed_, lock);
     throw_if_error(failure_);
   }
   throw_if_error(session_.wait_taken(chunk));
@@ -75,7 +76,7 @@ void GradPublisher::post(const shm::StepRecord& record,
   {
     MutexLock lock(mutex_);
     const auto posts = [](const Item& item) { return item.posts; };
-    while (std::any_of(items_.begin(), items_.end(), posts)) changed_.wait(lock);
+    while (std::any_of(items_.begin(), items_.end(), posts)) wait_round(changed_, lock);
     throw_if_error(failure_);
   }
   discards_ = 0;
@@ -150,13 +151,13 @@ void GradPublisher::run() {
 void GradPublisher::await(uint32_t chunk) {
   const auto of_chunk = [chunk](const Item& item) { return !item.posts && item.chunk == chunk; };
   MutexLock lock(mutex_);
-  while (std::any_of(items_.begin(), items_.end(), of_chunk)) changed_.wait(lock);
+  while (std::any_of(items_.begin(), items_.end(), of_chunk)) wait_round(changed_, lock);
   throw_if_error(failure_);
 }
 
 void GradPublisher::drain() {
   MutexLock lock(mutex_);
-  while (!items_.empty()) changed_.wait(lock);
+  while (!items_.empty()) wait_round(changed_, lock);
   throw_if_error(failure_);
 }
 

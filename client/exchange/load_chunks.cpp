@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "base/check.h"
+#include "base/interrupt.h"
 #include "base/mutex.h"
 #include "client/plan/load_schedule.h"
 
@@ -115,7 +116,7 @@ class Loading {
     for (uint32_t position = 0; position < chunks_.size(); ++position) {
       {
         MutexLock lock(mutex_);
-        while (!ready(schedule_.drawn(position))) changed_.wait(lock);
+        while (!ready(schedule_.drawn(position))) wait_round(changed_, lock);
       }
       exchange_.hand_out(chunks_[position].chunk, buffer(position));
       const MutexLock lock(mutex_);
@@ -123,7 +124,7 @@ class Loading {
       changed_.notify_all();
     }
     MutexLock lock(mutex_);
-    while (!ready(schedule_.over())) changed_.wait(lock);
+    while (!ready(schedule_.over())) wait_round(changed_, lock);
   }
 
  private:

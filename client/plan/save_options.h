@@ -14,6 +14,11 @@ namespace elixir {
 // Must be the same on all ranks, except files and program, which rank 0 gives, and rank_state.
 struct SaveOptions {
   bool optimizer_states = true;  // false: the model alone, as Hugging Face has it
+  // false: the states alone, for a program that saves the model's values beside them by its own
+  // means, in the compute type. It leaves out all parameters and what is in no chunk: buffers, and
+  // Options::leave_out. Load those values first: loading compares a hash of all parameters that the
+  // folder keeps, and completes them to the masters that were saved. On rank 0 this decides.
+  bool model = true;
   // false: leaves out parameters that are not trained, the base of an adapter. A model that loads
   // the folder must have the same ones: loading compares a hash of them that the folder keeps.
   bool frozen = true;

@@ -201,7 +201,8 @@ planner::ModelProfile profile_of(const RecordedStep& step, const Replaced& modul
   profile.buffer_bytes = module.buffer_bytes() + step.input_bytes;
   profile.type = options.dtype;
   profile.tokens = options.tokens;
-  profile.step_flops = step.flops;
+  profile.step_work = step.work;
+  for (const planner::OperatorWork& work : step.work) profile.step_flops.push_back(work.flops());
   profile.backward_begin = step.backward_begin;
   profile.activation_curve = step.peaks;
   profile.model = options.model;

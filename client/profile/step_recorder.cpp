@@ -4,8 +4,10 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
+#include <optional>
 
-#include "client/profile/operator_flops.h"
+#include "base/check.h"
+#include "client/profile/operator_work.h"
 
 namespace elixir {
 namespace {
@@ -46,18 +48,17 @@ StepRecorder::StepRecorder(at::Device device, size_t parameters, MemoryCount* me
 
 void StepRecorder::run(const c10::OperatorHandle& op, c10::DispatchKeySet below,
                        std::vector<c10::IValue>* stack) {
+  std::optional<OperatorDescription> description;
   if (depth_ == 0) {
     begin_operator();
     see_inputs(op, *stack);
-    const double flops = operator_flops(op, *stack);
-    (step_.flops.empty() || (backward_ && step_.backward_begin == step_.flops.size())
-         ? flops_before_first_
-         : step_.flops.back()) += flops;
+    description.emplace(op, *stack, device_);
   }
   if (depth_ == 0 && adds_into_first(op, *stack)) {
     c10::IValue sum = *(stack->end() - 3);
     stack->resize(stack->size() - op.schema().arguments().size());
     stack->push_back(std::move(sum));
+    note_work(description->with_results(op, *stack, /*in_place=*/true));
     return;
   }
   try {
@@ -67,7 +68,15 @@ void StepRecorder::run(const c10::OperatorHandle& op, c10::DispatchKeySet below,
     if (step_.failed_operator.empty()) step_.failed_operator = op.schema().name();
     throw;
   }
-  if (depth_ == 0) note_memory();
+  if (depth_ != 0) return;
+  note_memory();
+  note_work(description->with_results(op, *stack));
+}
+
+void StepRecorder::note_work(const planner::OperatorWork& work) {
+  const bool before =
+      step_.work.empty() || (backward_ && step_.backward_begin == step_.work.size());
+  (before ? before_first_ : step_.work.back()).add(work);
 }
 
 void StepRecorder::acquire(std::span<const uint32_t> parameters, const char* /*operator_name*/) {
@@ -88,7 +97,7 @@ void StepRecorder::begin_operator() {
   note_memory();
   note_uses(reads_);
   step_.steps.push_back(std::exchange(reads_, {}));
-  step_.flops.push_back(std::exchange(flops_before_first_, 0));
+  step_.work.push_back(std::exchange(before_first_, {}));
   step_.peaks.push_back(memory_->current_bytes());
 }
 
@@ -157,7 +166,10 @@ RecordedStep StepRecorder::finish() {
   note_memory();
   step_.peak_bytes = memory_->peak_bytes();
   // Backward of a model whose backward reads no parameter.
-  if (!step_.flops.empty()) step_.flops.back() += flops_before_first_;
+  ELIXIR_CHECK(step_.work.size() == step_.steps.size() && step_.peaks.size() == step_.steps.size(),
+               "{} steps, with the work of {} and the peaks of {}", step_.steps.size(),
+               step_.work.size(), step_.peaks.size());
+  if (!step_.work.empty()) step_.work.back().add(before_first_);
   const auto last = static_cast<int64_t>(std::max<size_t>(step_.steps.size(), 1) - 1);
   for (int64_t& after : step_.gradient_after) after = std::min(after, last);
   return std::move(step_);

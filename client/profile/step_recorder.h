@@ -19,8 +19,8 @@ namespace elixir {
 // The operators and the memory of one step. Parameters are indices.
 struct RecordedStep {
   std::vector<std::vector<uint32_t>> steps;
-  std::vector<double> flops;    // by step
-  std::vector<uint64_t> peaks;  // by step: peak of memory until the next one begins
+  std::vector<planner::OperatorWork> work;  // by step, with the operators that follow it
+  std::vector<uint64_t> peaks;              // by step: peak of memory until the next one begins
   std::vector<planner::OperatorRange> regions;
   std::vector<int64_t> gradient_after;  // by parameter; -1: it got none
   std::vector<bool> shared;             // by parameter
@@ -57,6 +57,7 @@ class StepRecorder final : public OperatorObserver, public ChunkSource, public R
   void see_input(const at::Tensor& tensor);
   void note_uses(const std::vector<uint32_t>& parameters);
   void note_memory();
+  void note_work(const planner::OperatorWork& work);
 
   const at::Device device_;
   MemoryCount* const memory_;
@@ -64,9 +65,9 @@ class StepRecorder final : public OperatorObserver, public ChunkSource, public R
   int depth_ = 0;
   bool backward_ = false;
   size_t region_first_ = 0;
-  double flops_before_first_ = 0;  // by operators before forward's or backward's first step
-  std::vector<uint32_t> reads_;    // by the operator that is about to run
-  std::vector<int64_t> last_use_;  // by parameter, in forward; -1: none yet
+  planner::OperatorWork before_first_;  // by operators before forward's or backward's first step
+  std::vector<uint32_t> reads_;         // by the operator that is about to run
+  std::vector<int64_t> last_use_;       // by parameter, in forward; -1: none yet
   std::unordered_set<const c10::StorageImpl*> known_;
   std::vector<c10::Storage> inputs_;  // held, so that no address is used twice
 };

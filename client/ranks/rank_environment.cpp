@@ -59,6 +59,8 @@ std::vector<std::string> rank_environment(const Launch& launch, uint32_t local_r
     const uint32_t threads = compute_threads(0, launch.ranks);
     result.push_back(fmt::format("OMP_NUM_THREADS={}", threads));
   }
+  // Python would keep what a rank prints until its buffer for a pipe is full.
+  if (std::getenv("PYTHONUNBUFFERED") == nullptr) result.emplace_back("PYTHONUNBUFFERED=1");
   if (std::string wait = openmp_wait_setting(); !wait.empty()) result.push_back(std::move(wait));
   return result;
 }

@@ -35,8 +35,8 @@ std::string new_launch_id();
 Result<uint16_t> free_port();
 
 // "NAME=value" for one rank of this node (0 is its first): torchrun's variables, ELIXIR_JOB,
-// ELIXIR_RUNTIME_DIR, and, unless the user has set them, OMP_NUM_THREADS (compute_threads()) and
-// GOMP_SPINCOUNT (openmp_wait_setting()).
+// ELIXIR_RUNTIME_DIR, and, unless the user has set them, OMP_NUM_THREADS (compute_threads()),
+// PYTHONUNBUFFERED and GOMP_SPINCOUNT (openmp_wait_setting()).
 std::vector<std::string> rank_environment(const Launch& launch, uint32_t local_rank);
 
 }  // namespace elixir

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/interrupt.h"
 #include "base/log.h"
 #include "client/session/session.h"
 #include "shm/attach_socket.h"
@@ -15,7 +16,7 @@
 namespace elixir {
 namespace {
 
-constexpr int kAttachPollMs = 500;
+constexpr int kAttachPollMs = kInterruptRoundMs;
 constexpr const char* kIdleExitSeconds = "10";
 constexpr double kLeastFillBytesPerSecond = 256 << 20;  // a quarter of one thread's on 4 KiB pages
 
@@ -49,7 +50,7 @@ Result<std::unique_ptr<Session>> Session::attach(const shm::Shape& shape,
 Session::~Session() {
   // A rank that leaves by an exception is not done: without a goodbye the others hear of a death.
   const bool failing = std::uncaught_exceptions() > exceptions_at_start_;
-  if (attach_socket_.valid() && fault_.ok() && !failing) {
+  if (attach_socket_.valid() && fault_.ok() && !failing && !interrupted()) {
     // A peer's death may have closed the socket meanwhile: then there is nobody to tell.
     const Status ignored = shm::send_message(attach_socket_.get(), shm::Detach{});
     (void)ignored;
@@ -88,7 +89,7 @@ Status Session::connect(const std::vector<shm::ParameterPlace>& parameters) {
 
   // This folder's, as this process sees it: elixird may see it at another path.
   Result<std::unique_ptr<ControlChannel>> channel =
-      ControlChannel::connect(folder.control_endpoint(), [this] { return check_alive(); });
+      ControlChannel::connect(folder.control_endpoint(), [this] { return check_wait(); });
   if (!channel.ok()) return channel.status();
   control_channel_ = std::move(*channel);
   shm::Hello hello{};
@@ -123,6 +124,7 @@ Result<shm::Packet> Session::receive_from_daemon(const char* what, double timeou
   const int64_t start_ns = monotonic_ns();
   WaitNotes notes(2);
   for (;;) {
+    check_interrupt();
     Result<shm::Packet> packet = shm::receive_packet(attach_socket_.get(), kAttachPollMs);
     const double waited_s = seconds_since(start_ns);
     if (!packet.ok() && packet.status().code() == Code::kTimedOut && waited_s < timeout_s) {
@@ -271,6 +273,32 @@ Status Session::end_of_file_status() const {
   return error(Code::kUnavailable,
                "elixird is gone ({}); its weights of this run are lost: start the program again",
                oom.empty() ? "killed or crashed" : oom);
+}
+
+// In each round of a wait.
+Status Session::check_wait() {
+  check_interrupt();
+  return check_alive();
+}
+
+bool Session::interrupted() const {
+  return control_ && interrupts() > interrupts_at_post_.load(std::memory_order_relaxed) &&
+         header().finished_step.load(std::memory_order_relaxed) <
+             posted_.load(std::memory_order_relaxed);
+}
+
+void Session::break_off(const std::string& call) {
+  fail(error(Code::kUnavailable,
+             "{} was interrupted while elixird or other ranks were in the middle of it, and the "
+             "job of this optimizer has ended: build the optimizer again, and load a checkpoint",
+             call));
+  broken_off_.store(true, std::memory_order_release);  // with status()
+}
+
+Status Session::status() const {
+  if (!broken_off_.load(std::memory_order_acquire)) return Status();
+  const MutexLock lock(fault_mutex_);
+  return fault_;
 }
 
 // The attach socket is silent while all is well.

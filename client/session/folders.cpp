@@ -76,9 +76,11 @@ Status Session::await_turn(const FolderToSave& save) {
 // The request is sent; returns how elixird took it.
 Status Session::await_heard(uint32_t number) {
   requests_ = number;
-  ELIXIR_RETURN_IF_ERROR(wait_word({header().heard_request, header().waiters, number,
-                                    "elixird, or other ranks, to come to a request for a folder",
-                                    shape_.ranks == 1 ? kNobodyElse : kOtherRanks}));
+  ELIXIR_RETURN_IF_ERROR(whole("a request for a folder", [&] {
+    return wait_word({header().heard_request, header().waiters, number,
+                      "elixird, or other ranks, to come to a request for a folder",
+                      shape_.ranks == 1 ? kNobodyElse : kOtherRanks});
+  }));
   const FolderOutcome outcome = folder_result(number);
   return outcome.refused ? outcome.status : Status();
 }
@@ -136,7 +138,7 @@ Status Session::stage_chunk(uint32_t number, uint32_t chunk) {
   Wait wait{header().staged_taken, header().waiters, taken + 1,
             "elixird to take a chunk of the GPU's that is to be saved", kOtherRanks};
   wait.or_ended = number;
-  return wait_word(wait);
+  return whole("save()", [&] { return wait_word(wait); });
 }
 
 Result<uint32_t> Session::load_folder(const FolderToLoad& load) {
@@ -162,7 +164,7 @@ Result<bool> Session::folder_ended_within(uint32_t number, double seconds) {
     // Acquire: pairs with elixird's release after it wrote the result.
     const uint32_t seen = word.load(std::memory_order_acquire);
     if (seen >= number) return true;
-    ELIXIR_RETURN_IF_ERROR(check_alive());
+    ELIXIR_RETURN_IF_ERROR(seconds > 0 ? check_wait() : check_alive());
     const double left_s = seconds - seconds_since(start_ns);
     if (left_s <= 0) return false;
     (void)shm::futex_wait(word, seen,

@@ -38,8 +38,10 @@ Status Session::load_part(uint32_t chunk, shm::LoadPart part) {
     const MutexLock lock(ring_mutex_);
     ELIXIR_RETURN_IF_ERROR(control_channel_->post(message));
   }
-  return wait_word({chunk_record(slot).loads_taken, chunk_record(slot).waiters, ++loads_[slot],
-                    "elixird to take initial weights", kNobodyElse});
+  return whole("the loading of weights", [&] {
+    return wait_word({chunk_record(slot).loads_taken, chunk_record(slot).waiters, ++loads_[slot],
+                      "elixird to take initial weights", kNobodyElse});
+  });
 }
 
 // Of the host exchange: all are on this node. Which of them are missing only elixird knows.
@@ -70,7 +72,9 @@ Status Session::await_loaded(const std::string& call) {
   };
   waits_for_ranks_.fetch_add(1, std::memory_order_relaxed);
   note_call(true);
-  const Status status = control_channel_->request<shm::Ack>(request, call, limit_s, say).status();
+  const Status status = whole(call.c_str(), [&] {
+    return control_channel_->request<shm::Ack>(request, call, limit_s, say).status();
+  });
   note_call(false);
   if (status.code() != Code::kTimedOut) return status;
   return error(Code::kTimedOut,

@@ -161,11 +161,14 @@ Status Session::wait_taken(uint32_t chunk) {
   if (shape_.ranks == 1 || reached_soon(wait)) return wait_word(wait);
   // Release: what the rank has published; pairs with the acquire in daemon/publications.
   header().awaited_sum.store(chunk + 1, std::memory_order_release);
-  Status status = ring_grads(chunk);
-  if (status.ok()) status = wait_word(wait);
   // Relaxed: the next publication releases it.
-  header().awaited_sum.store(0, std::memory_order_relaxed);
-  return status;
+  struct NoLonger {
+    std::atomic<uint32_t>& word;
+    ~NoLonger() { word.store(0, std::memory_order_relaxed); }
+  };
+  const NoLonger waits{header().awaited_sum};
+  ELIXIR_RETURN_IF_ERROR(ring_grads(chunk));
+  return wait_word(wait);
 }
 
 Status Session::post_step(const shm::StepRecord& record) {
@@ -174,6 +177,7 @@ Status Session::post_step(const shm::StepRecord& record) {
     ELIXIR_RETURN_IF_ERROR(wait_committed(record.step - kMaxStepsAhead).status());
   }
   posted_.store(record.step, std::memory_order_relaxed);  // for a check: orders nothing
+  interrupts_at_post_.store(interrupts(), std::memory_order_relaxed);
   step_record(record.step) = record;
   step_record(record.step).late_wakes = late_wakes_.load(std::memory_order_relaxed);
   // Release: the record above is complete. Pairs with the acquire in daemon/doorbells.
@@ -256,7 +260,7 @@ Status Session::wait_word(const Wait& wait) {
   for (;;) {
     const uint32_t seen = wait.word.load(std::memory_order_relaxed);
     if (reached(wait)) return Status();
-    ELIXIR_RETURN_IF_ERROR(check_alive());
+    ELIXIR_RETURN_IF_ERROR(check_wait());
     const bool alone = wait.committed != kOtherRanks &&
                        header().committed_step.load(std::memory_order_relaxed) >= wait.committed;
     if (alone && (alone_since_ns == 0 || folder_under_way())) alone_since_ns = monotonic_ns();

@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "base/fd.h"
+#include "base/interrupt.h"
 #include "base/mutex.h"
 #include "base/oom_watch.h"
 #include "base/status.h"
@@ -158,6 +159,13 @@ class Session {
 
   // Ends the session for this rank: every call and wait, of any thread, returns this status.
   void fail(const Status& status);
+  // fail(), because an interrupt (base/interrupt.h) has left `call` while elixird or other ranks
+  // were in the middle of it. status() returns it from now on, without a wait.
+  void break_off(const std::string& call);
+  Status status() const;
+  // An interrupt has left a wait since the last step was posted, and that step is not finished. It
+  // may never be: a rank may be missing.
+  bool interrupted() const;
 
   // Waits until the chunk's param slots hold the weights after `step` (0: the initial ones).
   Status wait_param(uint32_t chunk, uint32_t step);
@@ -269,12 +277,24 @@ class Session {
     return shape_.exchange == shm::Exchange::kHost || local_rank == options_.local_rank;
   }
   Status check_alive();
+  Status check_wait();
+  // Makes a call that cannot be made again after an interrupt.
+  template <typename Call>
+  Status whole(const char* name, const Call& call) {
+    try {
+      return call();
+    } catch (...) {
+      break_off(name);
+      throw;
+    }
+  }
   template <typename Message>
   Status ring(const Message& doorbell);
   Status ring_grads(uint32_t chunk);
   Status end_of_file_status() const;
   std::string killed_by_kernel() const;  // OomWatch::verdict() about elixird
   std::string other_ranks() const;
+  Status broadcast_pieces(std::span<std::byte> bytes);
   Status load_part(uint32_t chunk, shm::LoadPart part);
   // A wait ends request_timeout_s after it begins to depend on elixird alone. It does so once step
   // `committed` is committed, or, with kNobodyElse, at once.
@@ -343,7 +363,9 @@ class Session {
   std::atomic<uint32_t> requests_ = 0;  // requests for folders
   uint32_t broadcasts_ = 0;             // pieces of broadcasts
   const int exceptions_at_start_ = std::uncaught_exceptions();
-  Mutex fault_mutex_;                                    // also guards the attach socket
+  std::atomic<uint64_t> interrupts_at_post_ = interrupts();  // of the last posted step
+  std::atomic<bool> broken_off_ = false;                     // fault_ is of break_off()
+  mutable Mutex fault_mutex_;                                // also guards the attach socket
   Status fault_ ELIXIR_GUARDED_BY(fault_mutex_);         // once not ok, every later call returns it
   Mutex ring_mutex_;                                     // guards control_channel_ between
                                                          // doorbells

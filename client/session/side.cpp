@@ -19,6 +19,10 @@ const std::byte* Session::side(uint32_t local_rank) const {
 }
 
 Status Session::broadcast(std::span<std::byte> bytes) {
+  return whole("the broadcast of buffers", [&] { return broadcast_pieces(bytes); });
+}
+
+Status Session::broadcast_pieces(std::span<std::byte> bytes) {
   const auto header_of = [this](uint32_t rank) -> const shm::SideHeader& {
     return *reinterpret_cast<const shm::SideHeader*>(side(rank));
   };

@@ -53,6 +53,8 @@ void ChunkStorage::close() {
   set_data_ptr_noswap(at::DataPtr(const_cast<void*>(data()), device()));
 }
 
+bool ChunkStorage::open() const { return !refuses_pointers(const_cast<ChunkStorage&>(*this)); }
+
 at::Tensor chunk_view(const c10::intrusive_ptr<ChunkStorage>& storage, at::ScalarType dtype,
                       int64_t offset, at::IntArrayRef sizes) {
   const c10::DispatchKey backend = c10::computeDispatchKey(dtype, c10::kStrided, storage->device());

@@ -29,6 +29,8 @@ class ChunkStorage final : public c10::StorageImpl {
   // Nobody uses the bytes now. They stay where they are, but another chunk may overwrite them at
   // any time. So a request for a pointer gets that error, too.
   void close();
+  // Whether it is placed and not closed.
+  bool open() const;
 
  private:
   const std::shared_ptr<ChunkBinding> binding_;

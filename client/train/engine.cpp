@@ -183,9 +183,9 @@ void Engine::end_step(double loss, const double* late_loss) {
   session_->forget_gradients(control_.step() + 1);
   end_rcache_step();
   forget_gathered();
+  bump_versions();  // before an interrupt can leave what follows
   share_buffers(*exchange_, shared_buffers_);
   if (control_.synchronous()) finish();
-  bump_versions();
 }
 
 // As an optimizer's in-place update does: a graph from before the step that has saved what it
@@ -211,12 +211,14 @@ void Engine::end_rcache_step() {
 // The last step's update of chunks placed on the GPU, which may have to wait for its verdict.
 void Engine::apply_device_update() {
   if (!device_update_pending_) return;
-  device_update_pending_ = false;
   const uint32_t step = control_.step();
   if (environment_.world_size == 1 && !control_.rules().norms) {
+    device_update_pending_ = false;
     return exchange_->update_on_device(control_.device_updates_unclipped(*session_));
   }
+  // An interrupt may leave this wait, and the update is still to be made then.
   const shm::StepResult result = control_.outcome(*session_, step).result;
+  device_update_pending_ = false;
   if (result.skipped == 0) {
     exchange_->update_on_device(control_.device_updates(*session_, result));
   }

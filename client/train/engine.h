@@ -134,8 +134,12 @@ class Engine final : public ChunkSource {
   void attach(const Options& options);
   std::optional<StoredRun> stored_run(const ModelParts& model, const Options& options) const;
   RunToLoad run_to_load(std::vector<NamedTensor> rest, bool states) const;
+  std::optional<uint32_t> ask_for_load(const StoredRun& run, uint64_t device_hash)
+      ELIXIR_REQUIRES(mutex_);
+  Status await_load(const StoredRun& run, uint32_t number) ELIXIR_REQUIRES(mutex_);
   void load_run(const StoredRun& run, CollectiveKind call, uint32_t threads)
       ELIXIR_REQUIRES(mutex_);
+  bool folder_ended(uint32_t number) ELIXIR_REQUIRES(mutex_);
   void go_on_from(const StoredRun& run);
   void say_other_hyperparameters(const checkpoints::Manifest& manifest) const;
   checkpoints::Details save_details(const SaveOptions& options);

@@ -13,6 +13,7 @@
 #include "base/throw_error.h"
 #include "checkpoint/details.h"
 #include "checkpoint/folder_lock.h"
+#include "checkpoint/left_out.h"
 #include "checkpoint/save_place.h"
 #include "client/tensors/resolved.h"
 #include "client/tensors/stored_type.h"
@@ -75,8 +76,9 @@ checkpoints::Manifest Engine::manifest_of(const SaveOptions& options) {
   manifest.type = run_plan_.shape.type;
   manifest.rule = control_.group(0).rule;
   manifest.optimizer_states = options.optimizer_states;
+  manifest.states_alone = !options.model;
   const bool lacks = !options.frozen && run_plan_.shape.n_frozen_chunks > 0;
-  if (lacks) manifest.left_out.emplace();  // elixird fills it in
+  if (lacks || !options.model) manifest.left_out.emplace();  // elixird fills it in
   manifest.ranks = environment_.world_size;
   for (uint32_t i = 0; i < control_.n_groups(); ++i) {
     manifest.groups.push_back(group_of(control_.group(i)));
@@ -143,12 +145,17 @@ std::shared_ptr<SaveRequest> Engine::save(const std::string& folder, const SaveO
                       "save() of a job of several nodes, of which each has a part: that is not "
                       "possible yet; release() brings the whole model to one process"));
   }
+  if (!options.model && !options.optimizer_states) {
+    throw Error(error(Code::kInvalidArgument,
+                      "save() without the model and without the optimizer's states: nothing would "
+                      "be left; set SaveOptions::model or SaveOptions::optimizer_states"));
+  }
   const checkpoints::SavePlace place = value_or_throw(checkpoints::save_place(folder));
   std::shared_ptr<const UniqueFd> lock_file;
   std::vector<checkpoints::ExtraValues> rest;
   if (environment_.rank == 0) {
     lock_file = value_or_throw(checkpoints::hold_folder(place.parent.get(), kLockSeconds));
-    rest = extras();
+    if (options.model) rest = extras();
   }
   MutexLock lock(mutex_);
   await_operators("save()", lock);
@@ -220,32 +227,66 @@ std::optional<StoredRun> Engine::stored_run(const ModelParts& model, const Optio
   return open_run(options.load_from, run_to_load(rest_of(model, parameters_), options.load_states));
 }
 
-// What elixird keeps on this node, and this rank's chunks placed on the GPU. Between two
-// await_loaded(), or before the first.
-void Engine::load_run(const StoredRun& run, CollectiveKind call, uint32_t threads) {
-  const shm::Shape& shape = run_plan_.shape;
-  std::optional<uint32_t> number;
-  if (environment_.local_rank == 0 && shape.n_chunks + shape.n_frozen_chunks > 0) {
-    look_at_saves();
-    checkpoints::Details details;
-    for (const checkpoints::WantedParameter& wanted : run.of.parameters) {
-      details.shapes.push_back(wanted.shape);
-    }
-    details.ignored = ignored_in(run.of);
-    number = value_or_throw(session_->load_folder({.folder = run.folder.folder.get(),
-                                                   .path = run.folder.path,
-                                                   .states = run.of.states,
-                                                   .details = details}));
+// Half of the values may be the folder's already, so that an interrupt ends the job.
+bool Engine::folder_ended(uint32_t number) {
+  try {
+    return value_or_throw(session_->folder_ended_within(number, kProgressSeconds));
+  } catch (const Error&) {
+    throw;
+  } catch (...) {
+    session_->break_off("load()");
+    throw;
   }
-  if (shape.n_gpu_chunks > 0) load_device_chunks(run, run_plan_, *exchange_, threads);
-  while (number && !value_or_throw(session_->folder_ended_within(*number, kProgressSeconds))) {
-    const FolderProgress progress = session_->folder_progress(*number);
+}
+
+// What elixird keeps on this node, and this rank's chunks placed on the GPU. Between two
+// await_loaded(), or before the first. A folder that leaves parameters out may be beside others
+// than these: then all ranks throw, and nothing is changed.
+void Engine::load_run(const StoredRun& run, CollectiveKind call, uint32_t threads) {
+  const bool leaves_out = run.plan.left_out > 0, on_device = run_plan_.shape.n_gpu_chunks > 0;
+  const bool compares = run.folder.holds_states_alone() && environment_.one_node();
+  const checkpoints::LeftOut here =
+      compares && on_device ? values_on_device(*exchange_, run_plan_) : checkpoints::LeftOut();
+  const std::optional<uint32_t> number = ask_for_load(run, here.hash);
+  if (on_device && !leaves_out) load_device_chunks(run, run_plan_, *exchange_, threads);
+  Status status = number ? await_load(run, *number) : Status();
+  if (leaves_out) {
+    // elixird keeps none of them.
+    if (!number && compares && environment_.rank == 0) {
+      status = checkpoints::check_left_out(run.folder, here);
+    }
+    status = verdict_of_first(*exchange_, environment_.world_size, std::move(status));
+  }
+  throw_if_error(status);
+  if (on_device && leaves_out) load_device_chunks(run, run_plan_, *exchange_, threads);
+  exchange_->await_loaded(call);
+  go_on_from(run);
+}
+
+// Empty: elixird keeps nothing, or another rank asks.
+std::optional<uint32_t> Engine::ask_for_load(const StoredRun& run, uint64_t device_hash) {
+  const shm::Shape& shape = run_plan_.shape;
+  if (environment_.local_rank != 0 || shape.n_chunks + shape.n_frozen_chunks == 0) return {};
+  look_at_saves();
+  checkpoints::Details details;
+  for (const checkpoints::WantedParameter& wanted : run.of.parameters) {
+    details.shapes.push_back(wanted.shape);
+  }
+  details.ignored = ignored_in(run.of);
+  details.device_hash = device_hash;
+  return value_or_throw(session_->load_folder({.folder = run.folder.folder.get(),
+                                               .path = run.folder.path,
+                                               .states = run.of.states,
+                                               .details = details}));
+}
+
+Status Engine::await_load(const StoredRun& run, uint32_t number) {
+  while (!folder_ended(number)) {
+    const FolderProgress progress = session_->folder_progress(number);
     log_info("loading", "folder=\"{}\" bytes={} of={}", run.folder.path, progress.done_bytes,
              progress.bytes);
   }
-  if (number) throw_if_error(session_->folder_result(*number).status);
-  exchange_->await_loaded(call);
-  go_on_from(run);
+  return session_->folder_result(number).status;
 }
 
 // Counts and scale; hyperparameters are this run's.

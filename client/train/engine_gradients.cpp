@@ -74,18 +74,24 @@ bool Engine::has_its_view(uint32_t parameter) const {
          tensor.scalar_type() == dtype_;
 }
 
+namespace {
+
+Error other_data(const ModuleParameter& parameter) {
+  return Error(
+      error(Code::kInvalidArgument,
+            "parameter '{}' was given other data after the optimizer was built (module.to(), "
+            "set_data or resize_token_embeddings() does that): move, cast or resize the module "
+            "before, and give it other values with Optimizer::set_parameter",
+            parameter.name));
+}
+
+}  // namespace
+
 // The module is as it was when the optimizer was built.
 void Engine::check_views() const {
   for (uint32_t i = 0; i < parameters_.size(); ++i) {
     const ModuleParameter& parameter = parameters_[i];
-    if (!has_its_view(i)) {
-      throw Error(
-          error(Code::kInvalidArgument,
-                "parameter '{}' was given other data after the optimizer was built (module.to() "
-                "or set_data does that): move or cast the module before, and give it other values "
-                "with Optimizer::set_parameter",
-                parameter.name));
-    }
+    if (!has_its_view(i)) throw other_data(parameter);
     if (parameter.frozen && parameter.tensor.requires_grad()) {
       throw Error(error(Code::kInvalidArgument,
                         "parameter '{}' was frozen when the optimizer was built, and has no states "
@@ -169,6 +175,7 @@ void Engine::take(uint32_t parameter, const at::Tensor& grad) {
 at::Tensor Engine::checked(uint32_t index, const at::Tensor& grad) const {
   const ModuleParameter& parameter = parameters_[index];
   if (grad.sizes() != sizes_[index] || grad.device() != storages_.front()->device()) {
+    if (!has_its_view(index)) throw other_data(parameter);
     throw Error(error(Code::kInvalidArgument,
                       "the gradient that parameter '{}' was given has shape {} on {}; it must "
                       "have shape {} on {}",

@@ -130,6 +130,7 @@ void Engine::end_scope() noexcept {
 
 void Engine::throw_if_failed() const {
   if (failure_) std::rethrow_exception(failure_);
+  throw_if_error(session_->status());
 }
 
 // Brings what the recorded order needs next into blocks that have room for it.

@@ -141,12 +141,12 @@ Engine::Engine(const ModelParts& model, const optim::AdamOptions& hyperparameter
   summary_.attach_seconds = seconds_since(start_ns);
   allocate_blocks();
   const int64_t load_start_ns = monotonic_ns();
-  const bool lacks_frozen = stored && stored->plan.left_out > 0;
-  if (!stored || lacks_frozen) {
+  const bool lacks_values = stored && stored->plan.left_out > 0;
+  if (!stored || lacks_values) {
     load_weights(*exchange_, run_plan_, parameters_, environment_.rank == 0, load_threads(options));
   }
   if (stored) {
-    load_run(*stored, lacks_frozen ? CollectiveKind::kLoadFolder : CollectiveKind::kLoad,
+    load_run(*stored, lacks_values ? CollectiveKind::kLoadFolder : CollectiveKind::kLoad,
              load_threads(options));
     loaded_ = stored->report;
   }
@@ -181,7 +181,8 @@ Engine::~Engine() {
     if (storage) storage->place(nullptr);
   }
   try {
-    if (std::uncaught_exceptions() == 0 && control_.step() > 0) synchronize();
+    const bool wanted = std::uncaught_exceptions() == 0 && !session_->interrupted();
+    if (wanted && control_.step() > 0) synchronize();
   } catch (const std::exception& failure) {
     // A lost elixird or rank was told, or will be by what comes next.
     log_warn("last_step", "text=\"{}\"", failure.what());

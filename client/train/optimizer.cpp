@@ -1,6 +1,7 @@
 #include <cmath>
 #include <tuple>
 
+#include "base/interrupt.h"
 #include "base/throw_error.h"
 #include "client/elixir.h"
 #include "client/torch_device/cuda_library.h"
@@ -49,6 +50,8 @@ optim::AdamOptions changed(const optim::AdamOptions& options, const ParamGroup& 
           "it must be at least 0");
   return h;
 }
+
+void set_interrupt_check(std::function<void()> check) { set_interrupt(std::move(check)); }
 
 void prepare_torch(c10::DeviceType type) { throw_if_error(prepare_cuda(type)); }
 
@@ -213,6 +216,16 @@ Gathered::~Gathered() {
   if (!pins_ || !pins_->binding) return;
   const SourceUse source(pins_->binding);
   if (source) source->let_go(pins_->chunks);
+}
+
+bool readable(const c10::Storage& storage) {
+  const auto* const chunk = dynamic_cast<const ChunkStorage*>(storage.unsafeGetStorageImpl());
+  return chunk == nullptr || chunk->open();
+}
+
+bool readable(const at::Tensor& tensor) {
+  const c10::TensorImpl* const data = tensor.unsafeGetTensorImpl();
+  return !data->has_storage() || readable(data->unsafe_storage());
 }
 
 }  // namespace elixir

@@ -31,10 +31,17 @@ bool SaveRequest::look_for(double seconds) {
     session = session_;
     ++users_;
   }
+  struct Use {
+    SaveRequest& request;
+    ~Use() {
+      const MutexLock lock(request.mutex_);
+      --request.users_;
+      request.unused_.notify_all();
+    }
+  };
+  const Use use{*this};
   const Result<bool> ended = session->folder_ended_within(number_, seconds);
   const MutexLock lock(mutex_);
-  --users_;
-  unused_.notify_all();
   keep(ended);
   return outcome_.has_value() || session_ == nullptr;
 }

@@ -5,9 +5,11 @@
 #include <memory>
 
 #include "base/throw_error.h"
+#include "checkpoint/left_out.h"
 #include "checkpoint/value_check.h"
 #include "client/train/stored_run.h"
 #include "optim_cpu/master.h"
+#include "shm/message.h"
 
 namespace elixir {
 namespace {
@@ -144,6 +146,42 @@ void load_device_chunks(const StoredRun& run, const RunPlan& plan, Exchange& exc
     throw_if_error(checked.status(run.folder, run.plan));
     for (uint32_t i = 0; i < count; ++i) exchange.load_image(first + i, images.image(first + i));
   }
+}
+
+checkpoints::LeftOut values_on_device(Exchange& exchange, const RunPlan& plan) {
+  const shm::Shape& shape = plan.shape;
+  const uint64_t element = element_bytes(shape.type), numel = shape.gathered_numel();
+  std::vector<float> masters(numel);
+  std::vector<std::byte> params(numel * element), completions(numel * master_bytes(shape.type));
+  checkpoints::LeftOut here;
+  for (uint32_t chunk = shape.n_chunks; chunk < shape.all_chunks(); ++chunk) {
+    exchange.read_masters(chunk, masters.data());
+    optim::load_master(shape.type, masters.data(), numel, params.data(), completions.data());
+    for (const shm::ParameterPlace& place : plan.chunks.places) {
+      const shm::ChunkRun run = shm::chunks_of(place, shape);
+      if (!run.contains(chunk)) continue;
+      const shm::ParameterPart part = shm::part_in(place, shape, chunk);
+      here.hash += checkpoints::left_out_hash(
+          place.name, part.first, element,
+          std::span(params).subspan(part.offset * element, part.numel * element));
+      if (chunk != run.first) continue;
+      ++here.parameters;
+      here.bytes += place.numel * element;
+    }
+  }
+  return here;
+}
+
+Status verdict_of_first(Exchange& exchange, uint32_t ranks, Status own) {
+  if (ranks == 1) return own;
+  struct Verdict {
+    Code code;
+    char text[1020];
+  } verdict{own.code(), {}};
+  shm::set_text(verdict.text, own.message().substr(0, sizeof verdict.text - 1));
+  exchange.broadcast(std::as_writable_bytes(std::span(&verdict, 1)));
+  if (!own.ok() || verdict.code == Code::kOk) return own;
+  return Status(verdict.code, std::string(shm::get_text(verdict.text)));
 }
 
 }  // namespace elixir

@@ -47,4 +47,11 @@ std::map<std::string, at::Tensor> read_rest(const StoredRun& run);
 void load_device_chunks(const StoredRun& run, const RunPlan& plan, Exchange& exchange,
                         uint32_t threads);
 
+// The parameters in chunks placed on the GPU, in the compute type. All ranks call it, and get the
+// same. REQUIRES: the last step is finished on every rank.
+checkpoints::LeftOut values_on_device(Exchange& exchange, const RunPlan& plan);
+
+// All ranks call it. Returns rank 0's status on ranks that have no failure of their own.
+Status verdict_of_first(Exchange& exchange, uint32_t ranks, Status own);
+
 }  // namespace elixir

@@ -19,13 +19,13 @@ tokens = torch.tensor(list(TEXT.encode()))  # a token is a byte
 data = [{'input_ids': row, 'labels': row} for row in tokens.unfold(0, LENGTH, 16)]
 
 if '--torch' in sys.argv:
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.01)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3, weight_decay=0.01)
 else:
     import elixir
-    optimizer = elixir.AdamW(model, lr=1e-2, weight_decay=0.01)
+    optimizer = elixir.AdamW(model, lr=5e-3, weight_decay=0.01)
 
 with tempfile.TemporaryDirectory() as folder:
-    arguments = TrainingArguments(folder, max_steps=80, per_device_train_batch_size=8, learning_rate=1e-2,
+    arguments = TrainingArguments(folder, max_steps=80, per_device_train_batch_size=8, learning_rate=5e-3,
                                   logging_steps=20, save_strategy='no', report_to=[], disable_tqdm=True)
     trainer = Trainer(model, arguments, train_dataset=data, optimizers=(optimizer, None))
     trainer.train()

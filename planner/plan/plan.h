@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/compute_type.h"
+#include "planner/compute_parts.h"
 #include "planner/simulate/simulate.h"
 #include "planner/simulate/step_model.h"
 #include "planner/state_bytes.h"
@@ -95,12 +96,12 @@ struct Plan {
   double benefit_i = 0, benefit_j = 0;  // Elixir v2, eq. 1 and 2, as in search/benefit.h
   bool rcache_first = true;
   StepTimes predicted;
+  ComputeParts compute;  // a pass on one GPU; all 0: products alone were counted
   // TFLOP/s of one GPU: the profile's operations over the step. The paper's and ZeRO's policies use
   // the paper's measure: 8 (checkpointed) or 6 M D / t.
   double predicted_tflops = 0;
   // Model FLOPs utilisation (Chowdhery et al., arXiv 2204.02311, appendix B): operations without
-  // recomputation, three times forward's, as a share of what the machine's matrix rate would do in
-  // a step.
+  // recomputation, three times forward's, as a share of peak_tflops() over a step.
   double predicted_mfu = 0;
   std::array<double, kLegs.size()> gains_s = {};  // by Leg: seconds saved if twice as fast
   Leg binding = Leg::kCompute;                    // the leg that saves most
@@ -109,8 +110,16 @@ struct Plan {
   bool assumed_g2g = false;       // Machine's
   bool assumed_fp32 = false;      // FP32 at the matrix rate of 16 bits: its own is not known
   PlanBytes bytes;
-  uint64_t spare_bytes = 0;  // part of `bytes`: spare slots, in host memory
+  uint64_t spare_bytes = 0;     // part of `bytes`: spare slots, in host memory
+  uint64_t capacity_bytes = 0;  // a GPU's memory; 0: not known (a plan file of an earlier release)
+  // The activations' bytes over a step: ModelProfile::activation_curve in at most kMostCurvePoints
+  // points, each the greatest of those that it stands for. Empty: not known.
+  std::vector<uint64_t> curve_bytes = {};
 };
+inline constexpr size_t kMostCurvePoints = 256;
+
+// A curve in at most `most` points, each the greatest of those that it stands for.
+std::vector<uint64_t> thinned_curve(const std::vector<uint64_t>& curve, size_t most);
 
 // The prediction for all GPUs together.
 double tokens_a_second(const Plan& plan);

@@ -28,7 +28,16 @@ Json predicted_json(const Plan& plan) {
   const StepTimes& times = plan.predicted;
   Json gains;
   for (const Leg leg : kLegs) gains[leg_name(leg)] = plan.gains_s[static_cast<size_t>(leg)];
+  const ComputeParts& parts = plan.compute;
+  Json compute;
+  if (parts.total() > 0) {
+    compute = {{"products_s", parts.products_s},
+               {"attention_s", parts.attention_s},
+               {"memory_s", parts.memory_s},
+               {"launch_s", parts.launch_s}};
+  }
   return {{"step_s", times.step_s},
+          {"compute", std::move(compute)},
           {"compute_s", times.compute_s},
           {"h2d_s", times.h2d_s},
           {"d2h_s", times.d2h_s},
@@ -159,6 +168,10 @@ Status check_plan(const Plan& plan) {
                  name_in(kUpdateModeNames, plan.update));
   }
   if (plan.accumulate == 0) return error(Code::kBadInput, "0 backward passes a step");
+  if (plan.curve_bytes.size() > kMostCurvePoints) {
+    return error(Code::kBadInput, "activation_curve has {} values, and at most {} are possible",
+                 plan.curve_bytes.size(), kMostCurvePoints);
+  }
   const uint64_t placed = uint64_t{plan.placement.gpu} + plan.placement.cpu + plan.placement.swing;
   if (plan.placement.swing > 0 && plan.chosen.stride == 0) {
     return error(Code::kBadInput, "{} chunks swing, every {}th", plan.placement.swing,
@@ -214,7 +227,9 @@ std::string to_json(const Plan& plan, const PlanExtras& extras) {
       {"benefit_j", plan.benefit_j},
       {"first", plan.rcache_first ? kRcacheFirst : kChunksFirst},
       {"predicted", predicted_json(plan)},
-      {"bytes", bytes_json(plan)}};
+      {"bytes", bytes_json(plan)},
+      {"gpu_memory_bytes", plan.capacity_bytes},
+      {"activation_curve", plan.curve_bytes}};
   if (!extras.largest.empty()) {
     json["largest"] = {{"what", extras.largest}, {"value", extras.largest_value}};
   }
@@ -255,6 +270,8 @@ Result<Plan> plan_from_json(std::string_view text) {
   read_placement(file, fields, &plan.placement);
   read_predicted(file, fields, &plan.predicted, &plan.swing);
   read_bytes(file, fields, &plan.bytes);
+  fields.optional("gpu_memory_bytes", &plan.capacity_bytes);
+  fields.optional("activation_curve", &plan.curve_bytes);
   if (status.ok()) status = check_plan(plan);
   if (!status.ok()) {
     return error(Code::kBadInput,

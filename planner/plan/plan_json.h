@@ -12,9 +12,11 @@ namespace elixir::planner {
 // [name, ...], "own_chunks": [name, ...], "dtype", "update", "spare_slots", "placement": {"gpu",
 // "cpu", "swing"}, "exchange": "host"|"collective", "swing_stride", "equation_stride",
 // "u_allowed_bytes", "benefit_i", "benefit_j", "first": "rcache"|"chunks", "predicted": {"step_s",
-// "compute_s", "h2d_s", "d2h_s", "g2g_s", "update_s", "exposed_s", "binding", "gains_s": {leg:
-// seconds}, "tflops", "mfu", "tokens_s", "assumed_fp32", "immediate_step_s", "swing_step_s",
-// "swing_step_stride", "swing_why"}, "bytes": {...}, ...}: see docs/planner.md.
+// "compute": {"products_s", "attention_s", "memory_s", "launch_s"} or null, "compute_s", "h2d_s",
+// "d2h_s", "g2g_s", "update_s", "exposed_s", "binding", "gains_s": {leg: seconds}, "tflops", "mfu",
+// "tokens_s", "assumed_fp32", "immediate_step_s", "swing_step_s", "swing_step_stride",
+// "swing_why"}, "bytes": {...}, "gpu_memory_bytes", "activation_curve": [bytes,
+// ...], ...}: see docs/planner.md.
 std::string to_json(const Plan& plan);
 
 // Questions that a user asks beside a plan.

@@ -104,17 +104,6 @@ class Drawing {
   std::string svg_;
 };
 
-// At most kMostPoints, each the greatest of those it stands for.
-std::vector<uint64_t> thinned(const std::vector<uint64_t>& curve) {
-  const size_t points = std::min(curve.size(), kMostPoints);
-  std::vector<uint64_t> result(points);
-  for (size_t i = 0; i < curve.size(); ++i) {
-    uint64_t& point = result[i * points / curve.size()];
-    point = std::max(point, curve[i]);
-  }
-  return result;
-}
-
 }  // namespace
 
 std::string memory_picture(const Plan& plan, const ModelProfile& profile,
@@ -141,7 +130,7 @@ std::string memory_picture(const Plan& plan, const ModelProfile& profile,
   }
   const std::vector<uint64_t> curve = profile.activation_curve.empty()
                                           ? std::vector<uint64_t>{bytes.gpu_activations}
-                                          : thinned(profile.activation_curve);
+                                          : thinned_curve(profile.activation_curve, kMostPoints);
   drawing.curve(curve, below_bytes);
   drawing.label(below_bytes + 0.5 * static_cast<double>(bytes.gpu_activations),
                 fmt::format("activations, up to {}", format_bytes(bytes.gpu_activations)));

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "base/check.h"
+#include "planner/compute_parts.h"
 #include "planner/search/search.h"
 #include "planner/search/step_of.h"
 
@@ -106,10 +107,15 @@ Result<PlannedStep> Search::finish() const {
   plan.predicted = best_.times;
   plan.bytes = bytes_of(setting_, chosen);
   plan.spare_bytes = spare_bytes_of(setting_, chosen);
+  plan.capacity_bytes = machine.gpu_memory_bytes;
+  plan.curve_bytes = thinned_curve(profile.activation_curve, kMostCurvePoints);
   const double passes_s = best_.times.step_s / request_.accumulate;
   plan.predicted_tflops =
       1e-12 * (setting_.paper ? nominal_flops(profile) : step_flops(profile)) / passes_s;
-  const double peak = matrix_tflops(machine, profile.dtype_bytes());
+  if (tells_compute(setting_)) {
+    for (const ComputeParts& part : compute_parts(profile, machine)) plan.compute.add(part);
+  }
+  const double peak = peak_tflops(machine, profile.dtype_bytes());
   plan.predicted_mfu = 1e-12 * 3 * forward_flops(setting_) / passes_s / peak;
   const StepModel once = step_of(setting_, chosen, runtime_of(chosen));
   ELIXIR_RETURN_IF_ERROR(tell_gains(once, &plan));

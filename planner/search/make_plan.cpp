@@ -17,7 +17,7 @@ namespace {
 
 // Of the lengths simulated, so many are looked at more closely.
 constexpr size_t kRefinedLengths = 5, kRefinedSwingLengths = 3;
-// Around the fastest so far, so many shorter and longer ones are simulated, too.
+// Around the fastest so far of each kind, so many shorter and longer ones are simulated, too.
 constexpr std::ptrdiff_t kNeighbours = 3;
 // Steps as near as this are alike: then the length with the least padding is taken.
 constexpr double kAlike = 1e-3;
@@ -132,9 +132,9 @@ class Planner {
     for (const uint64_t numel : chosen_lengths()) ELIXIR_RETURN_IF_ERROR(look(numel));
     ELIXIR_RETURN_IF_ERROR(refine_fastest());
     if (request_.layout.chunk_numel == 0 && request_.policy == Policy::kElixir) {
-      for (const uint64_t numel : neighbours_of(fastest()->packing.chunk_numel)) {
-        ELIXIR_RETURN_IF_ERROR(look(numel));
-      }
+      // Lengths below and from the longest parameter's have an optimum each.
+      ELIXIR_RETURN_IF_ERROR(look_near_fastest(lengths_));
+      ELIXIR_RETURN_IF_ERROR(look_near_fastest(shorter_));
       ELIXIR_RETURN_IF_ERROR(refine_fastest());
     }
     const double most_s = (1 + kAlike) * fastest()->step_s();
@@ -234,18 +234,24 @@ class Planner {
     return chosen;
   }
 
-  std::vector<uint64_t> neighbours_of(uint64_t numel) const {
-    const bool is_shorter = lengths_.empty() || numel < lengths_.front().numel;
-    const std::vector<ChunkLength>& lengths = is_shorter ? shorter_ : lengths_;
-    const auto at = std::lower_bound(
-        lengths.begin(), lengths.end(), numel,
-        [](const ChunkLength& length, uint64_t value) { return length.numel < value; });
-    const auto place = at - lengths.begin();
-    std::vector<uint64_t> near;
-    for (auto i = place - kNeighbours; i <= place + kNeighbours; ++i) {
-      if (i >= 0 && i < std::ssize(lengths)) near.push_back(lengths[static_cast<size_t>(i)].numel);
+  // At the neighbours of the one of these lengths with the shortest step so far.
+  Status look_near_fastest(const std::vector<ChunkLength>& lengths) {
+    double fastest_s = std::numeric_limits<double>::infinity();
+    std::ptrdiff_t place = -1;
+    for (const auto& one : looked_at_) {
+      const auto at = std::find_if(lengths.begin(), lengths.end(), [&](const ChunkLength& length) {
+        return length.numel == one->packing.chunk_numel;
+      });
+      if (at == lengths.end() || one->step_s() >= fastest_s) continue;
+      fastest_s = one->step_s();
+      place = at - lengths.begin();
     }
-    return near;
+    if (place < 0) return Status();
+    const std::ptrdiff_t last = std::min(place + kNeighbours, std::ssize(lengths) - 1);
+    for (auto i = std::max<std::ptrdiff_t>(place - kNeighbours, 0); i <= last; ++i) {
+      ELIXIR_RETURN_IF_ERROR(look(lengths[static_cast<size_t>(i)].numel));
+    }
+    return Status();
   }
 
   Status look(uint64_t numel) {
@@ -278,7 +284,7 @@ class Planner {
       if (looked_at_[i]->swing_step_s() < swinging->swing_step_s()) swinging = looked_at_[i].get();
     }
     SwingFound found{.why = swinging->search.no_swing()};
-    if (const std::optional<Found>& best = swinging->search.best_swing()) {
+    if (const Found* best = swinging->search.best_swing()) {
       found.stride = best->candidate.stride;
       found.step_s = best->times.step_s;
       found.without_s = (*chosen)->step_s();

@@ -2,6 +2,7 @@
 
 // The search at one chunk length: which exchange, how many chunks on the GPU, and how many blocks.
 
+#include <array>
 #include <optional>
 #include <vector>
 
@@ -43,11 +44,12 @@ class Search {
 
   // Simulates plans with swing chunks. It begins with the closed form's stride and with 1, for each
   // exchange. The chunks on the GPU are as many as the best has, or as few as possible.
-  // refine_swing() tries other strides and placements around the best of these. REQUIRES: look()
-  // was called.
+  // refine_swing() tries other strides and placements around each exchange's best of these.
+  // REQUIRES: look() was called.
   Status look_for_swing();
   Status refine_swing();
-  const std::optional<Found>& best_swing() const { return best_swing_; }
+  // Null: there is none.
+  const Found* best_swing() const;
   // Why no swing chunks are tried or possible. kTaken: there is a best_swing().
   SwingFound::Why no_swing() const;
   // Why they are not taken where a best_swing() gains too little.
@@ -94,9 +96,12 @@ class Search {
   Status consider_long_blocks();
   SwingFound::Why swing_refusal() const;
   uint32_t near_stride(Exchange exchange) const;
+  std::optional<Found>& best_swing(Exchange exchange);
   Status consider_swing(Exchange exchange, uint32_t stride, int64_t gpu_chunks);
   Status look_for_swing(const Candidate& start, uint32_t stride);
-  Status try_strides(int direction);
+  Status refine_swing(Exchange exchange);
+  Status try_shares(Exchange exchange, uint32_t stride);
+  Status try_strides(Exchange exchange, int direction);
 
   const Setting& setting_;
   const PlanRequest& request_;
@@ -109,7 +114,7 @@ class Search {
   std::vector<Candidate> starts_;
   std::vector<Found> simulated_;
   Found best_;
-  std::optional<Found> best_swing_;
+  std::array<std::optional<Found>, 2> best_swings_;  // by exchange
   SwingFound swing_;
 };
 

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "base/check.h"
+#include "planner/compute_parts.h"
 
 namespace elixir::planner {
 namespace {
@@ -37,12 +38,24 @@ std::vector<double> spread_flops(const ModelProfile& profile, double total) {
   return flops;
 }
 
-std::vector<double> flops_of(const Setting& setting) {
+// By operator. The paper's measure, and machines and profiles that say no more, count products
+// alone.
+std::vector<double> compute_s(const Setting& setting) {
   const ModelProfile& profile = setting.profile;
-  if (setting.paper || profile.step_flops.empty()) {
-    return spread_flops(profile, nominal_flops(profile));
+  std::vector<double> seconds;
+  if (tells_compute(setting)) {
+    for (const ComputeParts& part : compute_parts(profile, setting.machine)) {
+      seconds.push_back(part.total());
+    }
+    return seconds;
   }
-  return profile.step_flops;
+  const bool counted = !setting.paper && !profile.step_flops.empty();
+  const double rate = gpu_flops(setting.machine, profile.tokens, profile.dtype_bytes());
+  for (const double flops :
+       counted ? profile.step_flops : spread_flops(profile, nominal_flops(profile))) {
+    seconds.push_back(flops / rate);
+  }
+  return seconds;
 }
 
 // By operator, the parameters whose gradients are complete after it.
@@ -110,8 +123,7 @@ StepRates rates_of(const Machine& machine, uint32_t dtype_bytes) {
 void add_operators(const Setting& setting, StepModel* step) {
   const ModelProfile& profile = setting.profile;
   const std::vector<std::vector<uint32_t>> chunks = chunks_of_steps(profile, setting.packing);
-  const std::vector<double> flops = flops_of(setting);
-  const double rate = gpu_flops(setting.machine, profile.tokens, profile.dtype_bytes());
+  const std::vector<double> seconds = compute_s(setting);
   const std::vector<std::vector<uint32_t>> complete = complete_gradients(setting);
   for (uint32_t i = 0; i < profile.steps.size(); ++i) {
     const bool begins = i == profile.backward_first();
@@ -120,7 +132,7 @@ void add_operators(const Setting& setting, StepModel* step) {
       step->operators.push_back({.chunks = chunks[i]});
     }
     StepOperator& last = step->operators.back();
-    last.compute_s += flops[i] / rate;
+    last.compute_s += seconds[i];
     for (const uint32_t param : complete[i]) {
       const uint32_t first = setting.packing.places[param].chunk;
       const uint32_t run = setting.packing.run[first];
@@ -134,6 +146,10 @@ void add_operators(const Setting& setting, StepModel* step) {
 }
 
 }  // namespace
+
+bool tells_compute(const Setting& setting) {
+  return !setting.paper && knows_compute_parts(setting.profile, setting.machine);
+}
 
 double nominal_flops(const ModelProfile& profile) {
   const double factor = kBackwardFlops + kForwardFlops * (checkpointed(profile) ? 2 : 1);

@@ -12,6 +12,18 @@ constexpr uint32_t kSwingGrid = 4;  // shares of chunks on the GPU that are simu
 
 }  // namespace
 
+std::optional<Found>& Search::best_swing(Exchange exchange) {
+  return best_swings_[exchange == Exchange::kCollective ? 1 : 0];
+}
+
+const Found* Search::best_swing() const {
+  const Found* best = nullptr;
+  for (const std::optional<Found>& one : best_swings_) {
+    if (one && (best == nullptr || one->times.step_s < best->times.step_s)) best = &*one;
+  }
+  return best;
+}
+
 // kTaken: nothing speaks against any.
 SwingFound::Why Search::swing_refusal() const {
   using enum SwingFound::Why;
@@ -25,7 +37,7 @@ SwingFound::Why Search::swing_refusal() const {
 SwingFound::Why Search::no_swing() const {
   using enum SwingFound::Why;
   const SwingFound::Why refusal = swing_refusal();
-  if (refusal != kTaken || best_swing_) return refusal;
+  if (refusal != kTaken || best_swing() != nullptr) return refusal;
   bool runs = false, any_swings = false;
   for (const Candidate& start : starts_) {
     const Exchange exchange = start.exchange;
@@ -68,8 +80,8 @@ Status Search::consider_swing(Exchange exchange, uint32_t stride, int64_t gpu_ch
   for (const Candidate& one : {candidate, fewest}) {
     const Result<StepTimes> times = times_of(one);
     if (!times.ok()) return times.status();
-    const bool better = !best_swing_ || times->step_s < best_swing_->times.step_s;
-    if (better) best_swing_ = Found{one, *times};
+    std::optional<Found>& best = best_swing(exchange);
+    if (!best || times->step_s < best->times.step_s) best = Found{one, *times};
     if (fewest == candidate) break;
   }
   return Status();
@@ -100,38 +112,52 @@ Status Search::look_for_swing(const Candidate& start, uint32_t stride) {
   return consider_swing(start.exchange, stride, fewest);
 }
 
-// Rarer ones, or more, as long as that is faster.
-Status Search::try_strides(int direction) {
+// Rarer ones, or more, as long as that is faster. REQUIRES: best_swing(exchange).
+Status Search::try_strides(Exchange exchange, int direction) {
   for (;;) {
-    const Found before = *best_swing_;
-    const int64_t stride = int64_t{before.candidate.stride} + direction;
+    const Candidate before = best_swing(exchange)->candidate;
+    const int64_t stride = int64_t{before.stride} + direction;
     if (stride < 1) return Status();
-    ELIXIR_RETURN_IF_ERROR(consider_swing(before.candidate.exchange, static_cast<uint32_t>(stride),
-                                          before.candidate.gpu_chunks));
-    if (best_swing_->candidate.stride == before.candidate.stride) return Status();
+    ELIXIR_RETURN_IF_ERROR(
+        consider_swing(exchange, static_cast<uint32_t>(stride), before.gpu_chunks));
+    if (best_swing(exchange)->candidate.stride == before.stride) return Status();
   }
 }
 
+// For both exchanges. The slower one may become the faster one with another stride.
 Status Search::refine_swing() {
-  if (!best_swing_) return Status();
-  const Exchange exchange = best_swing_->candidate.exchange;
-  if (!request_.layout.gpu_state_share) {
-    const uint32_t stride = best_swing_->candidate.stride;
-    const uint32_t low = fewest_gpu_chunks(exchange);
-    const uint32_t high = std::max(low, most_gpu_chunks(exchange, fewest_, stride));
-    for (uint64_t i = 0; i <= kSwingGrid; ++i) {
-      const uint64_t gpu_chunks = low + (high - low) * i / kSwingGrid;
-      ELIXIR_RETURN_IF_ERROR(consider_swing(exchange, stride, static_cast<int64_t>(gpu_chunks)));
-    }
+  for (const Candidate& start : starts_) {
+    if (best_swing(start.exchange)) ELIXIR_RETURN_IF_ERROR(refine_swing(start.exchange));
   }
+  return Status();
+}
+
+Status Search::try_shares(Exchange exchange, uint32_t stride) {
+  const uint32_t low = fewest_gpu_chunks(exchange);
+  const uint32_t high = std::max(low, most_gpu_chunks(exchange, fewest_, stride));
+  for (uint64_t i = 0; i <= kSwingGrid; ++i) {
+    const uint64_t gpu_chunks = low + (high - low) * i / kSwingGrid;
+    ELIXIR_RETURN_IF_ERROR(consider_swing(exchange, stride, static_cast<int64_t>(gpu_chunks)));
+  }
+  return Status();
+}
+
+// The best stride depends on the share of chunks on the GPU, so the next ones are tried at each
+// share.
+Status Search::refine_swing(Exchange exchange) {
+  const uint32_t stride = best_swing(exchange)->candidate.stride;
+  const bool any_share = !request_.layout.gpu_state_share;
+  if (any_share) ELIXIR_RETURN_IF_ERROR(try_shares(exchange, stride));
   if (request_.layout.swing_stride) return Status();
-  ELIXIR_RETURN_IF_ERROR(try_strides(-1));
-  return try_strides(+1);
+  if (any_share) ELIXIR_RETURN_IF_ERROR(try_shares(exchange, stride + 1));
+  if (any_share && stride > 1) ELIXIR_RETURN_IF_ERROR(try_shares(exchange, stride - 1));
+  ELIXIR_RETURN_IF_ERROR(try_strides(exchange, -1));
+  return try_strides(exchange, +1);
 }
 
 void Search::settle_swing(const SwingFound& found) {
   swing_ = found;
-  if (found.why == SwingFound::Why::kTaken) best_ = *best_swing_;
+  if (found.why == SwingFound::Why::kTaken) best_ = *best_swing();
 }
 
 }  // namespace elixir::planner

@@ -4,6 +4,7 @@
 #include <elixir/elixir.h>
 #include <pybind11/eval.h>
 #include <pybind11/stl.h>
+#include <torch/csrc/DynamicTypes.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include <memory>
@@ -60,6 +61,10 @@ void bind_scopes(py::module_& module) {
       .def(py::init<std::vector<at::Tensor>>())
       .def("__enter__", &GatheredScope::enter)
       .def("__exit__", [](GatheredScope& scope, const py::args&) { scope.exit(); });
+  module.def("readable", [](const at::Tensor& tensor) { return readable(tensor); });
+  module.def("readable_storage", [](const py::object& storage) {
+    return readable(torch::createStorage(storage.ptr()));
+  });
 }
 
 // elixir.Error, with the code's name and number.
@@ -101,6 +106,7 @@ Error.__module__ = "elixir"
            module.attr("__dict__"), module.attr("__dict__"));
   bind_error(module);
   bind_scopes(module);
+  bind_interrupt(module);
   bind_optimizers(module);
   module.attr("version") = ELIXIR_VERSION;
   const auto unlocked = py::call_guard<py::gil_scoped_release>();

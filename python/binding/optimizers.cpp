@@ -135,11 +135,12 @@ py::dict dict_of(const PlanSummary& plan) {
   return made;
 }
 
-SaveOptions save_options(bool states, bool frozen,
+SaveOptions save_options(bool states, bool model, bool frozen,
                          const std::vector<std::pair<std::string, py::bytes>>& files,
                          const std::string& program, const py::bytes& rank_state) {
   SaveOptions options;
   options.optimizer_states = states;
+  options.model = model;
   options.frozen = frozen;
   for (const auto& [name, bytes] : files) options.files.emplace_back(name, std::string(bytes));
   options.program = program;
@@ -210,15 +211,16 @@ void bind_reports(py::class_<Its>& its) {
       .def("device", [](const Its& self) { return self.device(); })
       .def(
           "save",
-          [](Its& self, const std::string& folder, bool states, bool frozen,
+          [](Its& self, const std::string& folder, bool states, bool model, bool frozen,
              const std::vector<std::pair<std::string, py::bytes>>& files,
              const std::string& program, const py::bytes& rank_state) {
-            const SaveOptions options = save_options(states, frozen, files, program, rank_state);
+            const SaveOptions options =
+                save_options(states, model, frozen, files, program, rank_state);
             const py::gil_scoped_release others_run;
             return self.save(folder, options);
           },
-          py::arg("folder"), py::arg("states"), py::arg("frozen"), py::arg("files"),
-          py::arg("program"), py::arg("rank_state"))
+          py::arg("folder"), py::arg("states"), py::arg("model"), py::arg("frozen"),
+          py::arg("files"), py::arg("program"), py::arg("rank_state"))
       .def("load",
            [](Its& self, const std::string& folder, bool states) {
              LoadReport report;

@@ -11,15 +11,16 @@ other change: a loop of your own, Hugging Face's Trainer, TRL, PEFT and accelera
 """
 
 from elixir._load import Error, version as __version__  # first: it says what does not fit
+from elixir._checkpoints import last_checkpoint
 from elixir._model import gathered, init, materialise
 from elixir._optimizer import Adam, AdamW
 from elixir._saving import load, save, save_model
 from elixir._loss import linear_cross_entropy
 from elixir._plan import Plan, plan
 from elixir._status import status
-from elixir import hf
+from elixir import _extend, _memory, hf
 
 __all__ = [
-    'Adam', 'AdamW', 'Error', 'Plan', '__version__', 'gathered', 'hf', 'init', 'linear_cross_entropy', 'load',
-    'materialise', 'plan', 'save', 'save_model', 'status',
+    'Adam', 'AdamW', 'Error', 'Plan', '__version__', 'gathered', 'hf', 'init', 'last_checkpoint',
+    'linear_cross_entropy', 'load', 'materialise', 'plan', 'save', 'save_model', 'status',
 ]

@@ -34,3 +34,20 @@ def of_module(module):
     """The optimizer that holds a module's parameters, or None."""
     found = _modules.get(module)
     return None if found is None else found()
+
+
+def name_in(storage, first=None):
+    """The name of the parameter whose elements lie in a storage; with `first`, at that element."""
+    for reference, _, name in list(_parameters.values()):
+        parameter = reference()
+        if parameter is None or parameter.untyped_storage()._cdata != storage._cdata:
+            continue
+        begin = parameter.storage_offset()
+        if first is None or begin <= first < begin + max(parameter.numel(), 1):
+            return name
+    return None
+
+
+def any_module_in(module):
+    """Whether an optimizer holds the module or a part of it."""
+    return any(of_module(part) is not None for part in module.modules())

@@ -1,9 +1,12 @@
 """The loss of a language model without its logits."""
 
+import torch
+
 from elixir._load import native
 
 
-def linear_cross_entropy(hidden, weight, targets, *, slice=0, softcap=0.0):
+def linear_cross_entropy(hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, *, slice: int = 0,
+                         softcap: float = 0.0) -> torch.Tensor:
     """The mean cross entropy of hidden @ weight.T against targets, in slices of the vocabulary.
 
     The logits are never all in memory: for Llama 3 8B at 8,192 tokens that is 3.8 GiB in place of 14.1.

@@ -2,6 +2,7 @@
 
 import functools
 import math
+from collections.abc import Iterable
 
 import torch
 
@@ -9,7 +10,7 @@ from elixir import _held
 from elixir._load import Error, native
 
 
-def init():
+def init() -> native.Init:
     """Builds modules without memory: parameters remember how they are initialised.
 
         with elixir.init():
@@ -19,23 +20,33 @@ def init():
     Inside, torch's factory functions make tensors on the meta device. The optimizer then draws the values one
     chunk at a time, so a model larger than the memory can start. Values depend on torch.manual_seed() and on the
     order of the constructors. They are Elixir's own draws, not those of the same seed without init().
+
+    Returns:
+        A context manager, for one `with` block.
     """
     return native.Init()
 
 
-def materialise(tensor):
-    """A new CPU tensor with the values that a tensor made under init() stands for; others are copied.
+def materialise(tensor: torch.Tensor) -> torch.Tensor:
+    """The values that a tensor made under init() stands for.
 
-    The result has the tensor's shape and type, and requires no gradient.
+    Args:
+        tensor: a parameter or buffer, before an optimizer holds it. An ordinary tensor is copied.
+
+    Returns:
+        A new CPU tensor of the same shape and type, which requires no gradient.
     """
     return native.materialise(tensor)
 
 
-def gathered(parameters):
+def gathered(parameters: torch.Tensor | Iterable[torch.Tensor]) -> native.Gathered:
     """Keeps parameters gathered in a `with` block, so that their memory can be read: numpy(), data_ptr().
 
     Args:
         parameters: a tensor, or several, of one optimizer. Together they must fit into the rCache.
+
+    Returns:
+        A context manager, for one `with` block.
 
     Do not call step() inside. Without this scope, reading the memory of a parameter is an error.
     """
@@ -69,9 +80,10 @@ def put_copies(module, state, prefix, _metadata):
             continue
         if isinstance(state[key], torch.nn.Parameter):  # keep_vars=True
             continue
-        if id(parameter) not in copies:
-            copies[id(parameter)] = optimizer._native.value(parameter)
-        state[key] = copies[id(parameter)]
+        copy = copies.get(id(parameter))
+        if copy is None:
+            copy = copies[id(parameter)] = optimizer._native.value(parameter)
+        state[key] = copy
 
 
 # ---- load_state_dict() ----
@@ -79,8 +91,10 @@ def put_copies(module, state, prefix, _metadata):
 def take_values(module, state, prefix, *_rest):
     """Before a module's own load: takes the values of its parameters out, for hand_over_values()."""
     optimizer = _held.of_module(module)
-    if optimizer is None or not optimizer.started:
+    if optimizer is None:
         return
+    if not optimizer.started:
+        return keep_for_start(optimizer, module, state, prefix)
     loading = optimizer._loading
     if loading.root is None or prefix == '':
         loading.begin(module)
@@ -95,16 +109,32 @@ def take_values(module, state, prefix, *_rest):
             loading.keys.add(key)
 
 
+def keep_for_start(optimizer, module, state, prefix):
+    """Parameters that are built under init() have no memory: the optimizer sets their values when it starts."""
+    loading = optimizer._loading
+    if loading.root is None or prefix == '':
+        loading.begin(module)
+        loading.names = {id(parameter): name for name, parameter in optimizer._named(optimizer._model())[0]}
+    for name, parameter in module._parameters.items():
+        key = prefix + name
+        fits = parameter is not None and parameter.is_meta and key in state and id(parameter) in loading.names
+        if fits and state[key].shape == parameter.shape and state[key].is_floating_point():
+            loading.values[loading.names[id(parameter)]] = state.pop(key).detach()
+            loading.keys.add(key)
+
+
 def hand_over_values(module, incompatible):
     """After a module's load, its children's included: sets what was taken, all at once."""
     optimizer = _held.of_module(module)
-    if optimizer is None or not optimizer.started or optimizer._loading.root is not module:
+    if optimizer is None or optimizer._loading.root is not module:
         return
     loading = optimizer._loading.end()
     for key in [key for key in incompatible.missing_keys if key in loading.keys]:
         incompatible.missing_keys.remove(key)
-    if loading.values:
+    if loading.values and optimizer.started:
         optimizer._native.set_parameters(list(loading.values.items()))
+    else:
+        optimizer._values_at_start.update(loading.values)
 
 
 class Loading:
@@ -114,6 +144,7 @@ class Loading:
         self.root = None
         self.values = {}
         self.keys = set()
+        self.names = {}    # by id, of parameters that are not held yet
 
     def begin(self, module):
         self.__init__()
@@ -188,20 +219,8 @@ def refuse(function, remedy):
     return checked
 
 
-_ddp_init = torch.nn.parallel.DistributedDataParallel.__init__
-
-
-@functools.wraps(_ddp_init)
-def refuse_ddp(self, module, *args, **kwargs):
-    if _held.of_module(module) is not None:
-        raise Error('DistributedDataParallel of a model that elixir.AdamW holds: Elixir sums the gradients of all '
-                    'ranks itself; use the model without it')
-    _ddp_init(self, module, *args, **kwargs)
-
-
 def patch_torch():
     torch.nn.Module._apply = apply_to_tensors
-    torch.nn.parallel.DistributedDataParallel.__init__ = refuse_ddp
     clip_value = refuse(torch.nn.utils.clip_grad_value_,
                         'a tensor hook (parameter.register_hook) can clamp them on their way')
     for place in (torch.nn.utils, torch.nn.utils.clip_grad):

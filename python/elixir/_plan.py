@@ -2,48 +2,83 @@
 
 import json
 import os
+from collections.abc import Mapping
+from typing import Any, Unpack
 
 import torch
 from torch.utils import _pytree
 
 from elixir._load import native
+from elixir._options import PlanOptions
+
+GIB = 2**30
+# The parts of the device's memory, from below: the name in the plan, and the label in the drawing.
+BANDS = (('buffers', 'buffers'), ('states', 'model states'), ('swing', 'swing chunks on their way'),
+         ('rcache', 'rCache'), ('grad_blocks', 'gradients on their way'), ('activations', 'activations'))
 
 
 class Plan:
-    """How a training is laid out: what lies where, and how long a step takes. str() has six lines."""
+    """How a training is laid out: what lies where, and how long a step takes. str() has six lines.
 
-    def __init__(self, held):
+    elixir.plan() and optimizer.plan return one; a program does not build it.
+
+    Attributes:
+        values: a dictionary, as `elixirctl plan --json` prints it: bytes, seconds ("step_s") and choices.
+    """
+
+    def __init__(self, held: native.Plan) -> None:
         self._native = held
-        self.values = json.loads(held.json())  # as `elixirctl plan --json` prints it
+        self.values: dict[str, Any] = json.loads(held.json())  # as `elixirctl plan --json` prints it
 
-    def __str__(self):
+    def __str__(self) -> str:
         return describe(self.values)
 
     __repr__ = __str__
 
-    def save(self, path):
-        """Writes the plan as JSON, for plan=path or `elixir-train --plan`."""
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the plan as JSON, for plan=path or `elixir-train --plan`.
+
+        Args:
+            path: the file; it is replaced if it exists.
+        """
         with open(path, 'w', encoding='utf-8') as file:
             file.write(self._native.json())
 
-    def plot(self, axes=None):
-        """Draws the device's memory by what holds it (needs matplotlib). Returns the axes."""
+    def plot(self, axes: Any = None) -> Any:
+        """Draws the device's memory by what holds it (needs matplotlib).
+
+        Args:
+            axes: matplotlib's axes to draw on; None makes new ones.
+
+        Returns:
+            The axes. Units: GiB over operators.
+        """
         from matplotlib import pyplot  # noqa: PLC0415  (an extra: pip install 'elixir-train[plot]')
-        axes = axes or pyplot.subplots(figsize=(7, 3))[1]
-        parts = [(name, size) for name, size in self.values['bytes']['gpu'].items() if name != 'total' and size > 0]
-        left = 0
-        for name, size in parts:
-            axes.barh([0], [size / 2**30], left=left, label=f'{name} {size / 2**30:.2f} GiB')
-            left += size / 2**30
-        axes.set_yticks([])
-        axes.set_xlabel('GiB on the device')
-        axes.legend(loc='upper center', bbox_to_anchor=(0.5, -0.2), ncol=3, fontsize='small')
+        axes = axes or pyplot.subplots(figsize=(8, 4), layout='constrained')[1]
+        held = self.values['bytes']['gpu']
+        curve = self.values['activation_curve'] or [held['activations']]
+        steps = range(len(curve) + 1)
+        below = [0.0] * len(steps)
+        for name, label in BANDS:
+            sizes = curve if name == 'activations' else [held[name]] * len(curve)
+            if max(sizes) == 0:
+                continue
+            above = [low + size / GIB for low, size in zip(below, [*sizes, sizes[-1]])]
+            axes.fill_between(steps, below, above, step='post', label=f'{label}, {max(sizes) / GIB:.3g} GiB')
+            below = above
+        if self.values['gpu_memory_bytes']:
+            memory = self.values['gpu_memory_bytes'] / GIB
+            axes.axhline(memory, linestyle='--', color='tab:red', label=f'memory of the device, {memory:.3g} GiB')
+        axes.set_xlabel('operators of a step: forward, then backward')
+        axes.set_xticks([])
+        axes.set_xlim(0, len(curve))
+        axes.set_ylabel('GiB')
+        axes.legend(loc='upper left', bbox_to_anchor=(1.0, 1.0), fontsize='small')
         return axes
 
 
 def describe(values):
-    gib = 2**30
-    gpu, host = values['bytes']['gpu']['total'] / gib, values['bytes']['host']['total'] / gib
+    gpu, host = values['bytes']['gpu']['total'] / GIB, values['bytes']['host']['total'] / GIB
     predicted, placed = values['predicted'], values['placement']
     return '\n'.join((
         f"step      {predicted['step_s'] * 1e3:.3g} ms, {predicted['binding']} takes longest",
@@ -73,8 +108,19 @@ def of_batch(model, tensors, batch, options):
 
     tokens = next((leaf.numel() for leaf in _pytree.tree_leaves((args, kwargs))
                    if isinstance(leaf, torch.Tensor) and not leaf.is_floating_point()), 0)
-    held = native.plan(*tensors, loss, tokens, options)
+    with ConditionsHold():
+        held = native.plan(*tensors, loss, tokens, options)
     return None if held is None else Plan(held)
+
+
+class ConditionsHold(torch.overrides.TorchFunctionMode):
+    """A profile knows shapes and no values. A condition on values is taken as true: a row is one sequence, and its mask
+    masks nothing. transformers asks that before attention."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if func is torch.Tensor.__bool__ and args[0].is_meta:
+            return True
+        return func(*args, **(kwargs or {}))
 
 
 def loss_of(output):
@@ -89,7 +135,7 @@ def loss_of(output):
     return leaves[0].float().sum()
 
 
-def plan(model, batch, **options):
+def plan(model: torch.nn.Module, batch: Mapping[str, Any], **options: Unpack[PlanOptions]) -> Plan | None:
     """What the planner would choose for a model and a batch, without training.
 
     Args:

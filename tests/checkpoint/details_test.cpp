@@ -37,6 +37,7 @@ Details of_rank_0() {
   details.manifest.program = "{\"data\": 12}";
   details.keep = {.last = 3, .every = 10'000};
   details.shadow_bytes = 0;
+  details.device_hash = UINT64_MAX;
   details.files = {{"config.json", bytes_of("{}")}, {"user/empty", {}}};
   details.updates = {{2, 999}};
   details.ignored = {"lm_head.weight"};
@@ -49,6 +50,7 @@ void expect_equal(const Details& a, const Details& b) {
   EXPECT_EQ(a.keep.last, b.keep.last);
   EXPECT_EQ(a.keep.every, b.keep.every);
   EXPECT_EQ(a.shadow_bytes, b.shadow_bytes);
+  EXPECT_EQ(a.device_hash, b.device_hash);
   EXPECT_EQ(a.updates, b.updates);
   EXPECT_EQ(a.ignored, b.ignored);
   const auto parts = [](const Details& of) {
@@ -174,6 +176,7 @@ std::string entries_refusal(const std::string& field, const std::vector<json>& e
 TEST(Details, NumbersThatAreNoneAreRefused) {
   for (const json& wrong : {json(-1), json(1.5), json("1"), json(), json::array(), json(true)}) {
     EXPECT_THAT(field_refusal("shadow_bytes", wrong), HasSubstr("shadow_bytes"));
+    EXPECT_THAT(field_refusal("device_hash", wrong), HasSubstr("device_hash"));
     EXPECT_THAT(field_refusal("manifest_bytes", wrong), HasSubstr("manifest_bytes"));
     field_refusal("keep", wrong);
     EXPECT_THAT(field_refusal("keep", {{"last", wrong}, {"every", 0}}), HasSubstr("last"));

@@ -255,6 +255,23 @@ TEST(FilePlan, WhatIsNotTrainedMayBeLeftOut) {
   EXPECT_EQ(must(plan_files(some, {}, {})).chunks.size(), 2u);
 }
 
+TEST(FilePlan, StatesAloneAreTheFilesOfTheOptimizer) {
+  const std::vector<SavedParameter> some = {{"a", {4}, 0, 0, 4, true}, {"b", {8}, 1, 0, 8, false}};
+  const ExtraTensor extra{"table", find_dtype("I64"), {3}};
+  const FilePlan plan = must(plan_files(some, {&extra, 1}, {.model = false}));
+  ASSERT_EQ(plan.files.size(), 1u);
+  EXPECT_EQ(plan.files[0].name, "optimizer/optimizer-00001-of-00001.safetensors");
+  EXPECT_EQ(plan.index, "");
+  EXPECT_TRUE(plan.extras.empty());
+  EXPECT_EQ(plan.steps.size(), 1u);
+  for (const PlannedTensor& tensor : plan.chunks[0]) EXPECT_NE(tensor.kind, StateKind::kParam);
+  for (const FileChoice& choice :
+       {FileChoice{.model = false}, FileChoice{.optimizer_states = false, .model = false}}) {
+    const auto of = choice.optimizer_states ? std::span(some).subspan(1) : std::span(some);
+    EXPECT_THAT(plan_files(of, {}, choice).status().message(), HasSubstr("there are none"));
+  }
+}
+
 TEST(FilePlan, AModelOfWhichNothingIsTrainedHasNoStates) {
   const std::vector<SavedParameter> frozen = {{"a", {4}, 0, 0, 4, false}};
   const FilePlan plan = must(plan_files(frozen, {}, {}));

@@ -1,6 +1,7 @@
 #include "checkpoint/load_plan.h"
 
 #include <cmath>
+#include <set>
 
 #include "checkpoint/left_out.h"
 #include "tests/checkpoint/small_checkpoint.h"
@@ -110,6 +111,60 @@ TEST_F(CheckpointPlan, WhatIsLeftOutIsNotLookedFor) {
   wanted_[0].trained = true;
   EXPECT_THAT(refusal(), AllOf(HasSubstr("no tensor 'frozen.w'"),
                                HasSubstr("saved without what is not trained")));
+}
+
+class StatesAlonePlan : public CheckpointPlan {
+ protected:
+  StatesAlonePlan() {
+    std::erase_if(small_.files, [](const auto& file) { return file.first.starts_with("model"); });
+    small_.manifest.states_alone = true;
+    small_.manifest.left_out = {4, 1000, 7};
+    small_.list_files();
+  }
+};
+
+TEST_F(StatesAlonePlan, LeavesOutAllValuesAndReadsAllStates) {
+  const LoadPlan plan = must(this->plan());
+  EXPECT_EQ(plan.left_out, 4u);
+  EXPECT_TRUE(plan.params.empty());
+  EXPECT_THAT(plan.stored_names, ElementsAre("", "", "", ""));
+  EXPECT_TRUE(plan.has_states);
+  EXPECT_THAT(plan.updates, ElementsAre(0, 3, 998, 998));
+  std::set<std::pair<uint32_t, StateKind>> arrays;
+  for (const LoadPiece& piece : plan.states) {
+    for (const LoadRange& range : piece.ranges) arrays.insert({range.parameter, range.kind});
+  }
+  EXPECT_EQ(arrays.size(), 9u) << "moments and low halves of three parameters";
+}
+
+TEST_F(StatesAlonePlan, IsNoModel) {
+  EXPECT_THAT(refusal({.states = false}), HasSubstr("it holds states alone, without the model"));
+  wanted_[0].trained = true;
+  EXPECT_THAT(refusal(), AllOf(HasSubstr("no tensor 'state.frozen.w.exp_avg'"),
+                               HasSubstr("freeze it here, too")));
+}
+
+TEST_F(StatesAlonePlan, AFolderThatHoldsAnythingElseIsRefused) {
+  const auto refusal = [&] {
+    small_.list_files();
+    small_.write(folder_);
+    return refusal_of(open_stored_folder(folder_.path()).status(), Code::kBadInput);
+  };
+  small_.files["model-00001-of-00001.safetensors"] = small_file(small_.model_1);
+  EXPECT_THAT(refusal(), HasSubstr("says that no model is here"));
+  small_.files.clear();
+  EXPECT_THAT(refusal(), HasSubstr("it holds no tensors"));
+}
+
+TEST_F(StatesAlonePlan, OtherValuesAreRefusedWithTheRemedy) {
+  small_.write(folder_);
+  const StoredFolder folder = must(open_stored_folder(folder_.path()));
+  EXPECT_TRUE(check_left_out(folder, {4, 1000, 7}).ok());
+  for (const LeftOut& other : {LeftOut{3, 1000, 7}, LeftOut{4, 1001, 7}, LeftOut{4, 1000, 8}}) {
+    EXPECT_THAT(check_left_out(folder, other).message(),
+                AllOf(HasSubstr(folder_.path()), HasSubstr("in bf16"),
+                      HasSubstr("load the values that were saved beside it first")));
+  }
 }
 
 // The same hash, however chunks and shards cut the parameter.

@@ -40,7 +40,9 @@ TEST(Manifest, ReadsAsItWasWritten) {
   lacking.left_out = {300'000, 137'000'000'000, UINT64_MAX};
   extreme.health = {.not_finite = 137'000'000'000, .finite_step = false};
   lacking.health.emplace();
-  for (const Manifest& manifest : {Manifest(), checkpoint.manifest, extreme, lacking}) {
+  Manifest alone = lacking;
+  alone.states_alone = true;
+  for (const Manifest& manifest : {Manifest(), checkpoint.manifest, extreme, lacking, alone}) {
     const Manifest read = must(decode_manifest(encode_manifest(manifest)));
     EXPECT_EQ(read, manifest);
   }
@@ -127,6 +129,7 @@ TEST(Manifest, ValuesOutOfRangeAreRefused) {
       {"/left_out/parameters", -1, "'left_out.parameters'"},
       {"/left_out/bytes", (uint64_t{1} << 62) + 1, "'left_out.bytes'"},
       {"/left_out/hash", "0123456789ABCDEF", "'left_out.hash' is not 16 digits"},
+      {"/states_alone", 1, "'states_alone'"},
       {"/health", 1, "'health' is not an object"},
       {"/health", json::object(), "'not_finite' is missing"},
       {"/health/not_finite", -1, "'health.not_finite'"},
@@ -159,6 +162,21 @@ TEST(Manifest, ValuesOutOfRangeAreRefused) {
     if (name == "left_out" || name == "health") continue;  // of some
     EXPECT_FALSE(decode_manifest(sealed(value.dump())).ok()) << "without " << name;
   }
+}
+
+// Whoever reads them compares values with what is left out, and needs the states.
+TEST(Manifest, StatesAloneSayWhatIsLeftOut) {
+  Manifest alone = SmallCheckpoint().manifest;
+  alone.left_out.emplace();
+  alone.states_alone = true;
+  const json good = json::parse(inner_of(alone));
+  EXPECT_TRUE(decode_manifest(sealed(good.dump())).ok());
+  json without = good;
+  without.erase("left_out");
+  EXPECT_THAT(refusal(sealed(without.dump())), HasSubstr("'states_alone' is true"));
+  without = good;
+  without["optimizer_states"] = false;
+  EXPECT_THAT(refusal(sealed(without.dump())), HasSubstr("'states_alone' is true"));
 }
 
 TEST(Manifest, NamesOfFiles) {

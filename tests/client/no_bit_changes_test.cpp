@@ -3,10 +3,10 @@
 // updated, how ranks exchange, where states lie, how long chunks are). Whatever the row, weights,
 // losses and norms are those of LibTorch's gradients with the scalar reference Adam.
 //
-//   ELIXIR_EVERY_CASE=1  every combination of the first seven columns' values;
-//                        else rows in which every two values of two columns meet
-//   ELIXIR_CASE_PART=I/N of these combinations, the I-th of N parts
-//   ELIXIR_CASE_ROW=I    the I-th of these alone, as a failure names it
+//   ELIXIR_EVERY_CASE=1  rows in which every three values of three columns meet; else every two of
+//                        two columns
+//   ELIXIR_CASE_PART=I/N every combination of the first seven columns' values, the I-th of N parts
+//   ELIXIR_CASE_ROW=I    the I-th of these rows alone, as a failure names it
 
 #include <algorithm>
 #include <array>
@@ -14,6 +14,7 @@
 #include <cstdlib>
 #include <limits>
 #include <mutex>
+#include <optional>
 #include <random>
 #include <set>
 #include <string>
@@ -244,81 +245,128 @@ bool is_refused(const Row& row) { return is_refused(case_of(row)); }
 
 // ---- which rows ----
 
-using Pair = std::array<size_t, 4>;  // a column, its value, a later column, its value
+// A column and its value, a later column and its value, and perhaps a third (else kNoThird).
+using Meeting = std::array<uint8_t, 6>;
+constexpr uint8_t kNoThird = UINT8_MAX;
+using Choices = std::vector<std::vector<size_t>>;  // of each column, some of its values
 
-std::set<Pair> pairs_of(const Row& row) {
-  std::set<Pair> pairs;
-  for (size_t a = 0; a < row.size(); ++a) {
-    for (size_t b = a + 1; b < row.size(); ++b) pairs.insert({a, row[a], b, row[b]});
-  }
-  return pairs;
-}
-
-std::set<Pair> all_pairs() {
-  std::set<Pair> pairs;
-  for (size_t a = 0; a < kColumns.size(); ++a) {
-    for (size_t b = a + 1; b < kColumns.size(); ++b) {
-      for (size_t i = 0; i < kColumns[a].values.size(); ++i) {
-        for (size_t j = 0; j < kColumns[b].values.size(); ++j) pairs.insert({a, i, b, j});
-      }
+// Every meeting of two or three (`strength`) of these values.
+template <typename Visit>
+void visit_meetings(const Choices& choices, size_t strength, const Visit& visit,
+                    Meeting begun = {0, 0, 0, 0, kNoThird, kNoThird}, size_t depth = 0,
+                    size_t first = 0) {
+  if (depth == strength) return visit(begun);
+  for (size_t column = first; column < choices.size(); ++column) {
+    for (const size_t value : choices[column]) {
+      begun[2 * depth] = static_cast<uint8_t>(column);
+      begun[2 * depth + 1] = static_cast<uint8_t>(value);
+      visit_meetings(choices, strength, visit, begun, depth + 1, column + 1);
     }
   }
-  return pairs;
 }
 
-// The best of some legal rows with this pair, found by chance: it has the most pairs that are
-// missing. Empty: there is none.
-Row best_row(const Pair& pair, const std::set<Pair>& missing, std::mt19937& random) {
+template <typename Visit>
+void visit_meetings(const Row& row, size_t strength, const Visit& visit) {
+  Choices choices;
+  for (const size_t value : row) choices.push_back({value});
+  visit_meetings(choices, strength, visit);
+}
+
+std::set<Meeting> all_meetings(size_t strength) {
+  Choices choices;
+  for (const Column& column : kColumns) {
+    choices.emplace_back();
+    for (size_t value = 0; value < column.values.size(); ++value) choices.back().push_back(value);
+  }
+  std::set<Meeting> all;
+  visit_meetings(choices, strength, [&](const Meeting& each) { all.insert(each); });
+  return all;
+}
+
+std::set<Meeting> meetings_of(const std::vector<Row>& rows, size_t strength) {
+  std::set<Meeting> found;
+  for (const Row& row : rows) {
+    visit_meetings(row, strength, [&](const Meeting& each) { found.insert(each); });
+  }
+  return found;
+}
+
+// The two values of a meeting of three without its first, second or third one.
+std::array<Meeting, 3> pairs_of(const Meeting& three) {
+  const auto [a, i, b, j, c, k] = three;
+  return {{{a, i, b, j, kNoThird, kNoThird},
+           {a, i, c, k, kNoThird, kNoThird},
+           {b, j, c, k, kNoThird, kNoThird}}};
+}
+
+Row random_row(std::mt19937& random) {
+  Row row;
+  for (const Column& column : kColumns) row.push_back(random() % column.values.size());
+  return row;
+}
+
+// The best of some legal rows with this meeting, found by chance: it has the most that are missing.
+// Empty: there is none.
+Row best_row(const Meeting& meeting, size_t strength, const std::set<Meeting>& missing,
+             std::mt19937& random) {
   Row best;
   size_t most = 0;
   for (int tries = 0, legal = 0; tries < 20'000 && legal < 100; ++tries) {
-    Row row;
-    for (const Column& column : kColumns) row.push_back(random() % column.values.size());
-    row[pair[0]] = pair[1];
-    row[pair[2]] = pair[3];
+    Row row = random_row(random);
+    for (size_t i = 0; i < strength; ++i) row[meeting[2 * i]] = meeting[2 * i + 1];
     if (is_refused(row)) continue;
     ++legal;
-    const std::set<Pair> pairs = pairs_of(row);
-    const auto news = static_cast<size_t>(std::count_if(
-        pairs.begin(), pairs.end(), [&](const Pair& each) { return missing.contains(each); }));
+    size_t news = 0;
+    visit_meetings(row, strength, [&](const Meeting& each) { news += missing.count(each); });
     if (news > most) best = row;
     most = std::max(most, news);
   }
   return best;
 }
 
-std::vector<Row> covering_rows() {
+// In which every two or three (`strength`) values meet that go together.
+std::vector<Row> covering_rows(size_t strength) {
   std::vector<Row> rows;
+  std::set<Meeting> missing = all_meetings(strength);
+  if (strength == 3) {
+    rows = covering_rows(2);
+    const std::set<Meeting> pairs = meetings_of(rows, 2);
+    const auto never_meet = [&](const Meeting& three) {
+      return !std::ranges::all_of(pairs_of(three),
+                                  [&](const Meeting& two) { return pairs.contains(two); });
+    };
+    std::erase_if(missing, never_meet);
+    for (const Meeting& each : meetings_of(rows, 3)) missing.erase(each);
+  }
   std::mt19937 random(1);
-  std::set<Pair> missing = all_pairs();
   while (!missing.empty()) {
-    const Pair pair = *missing.begin();
-    const Row row = best_row(pair, missing, random);
-    missing.erase(pair);
-    for (const Pair& each : pairs_of(row)) missing.erase(each);
-    if (!row.empty()) rows.push_back(row);
+    const Meeting first = *missing.begin();
+    const Row row = best_row(first, strength, missing, random);
+    missing.erase(first);
+    if (row.empty()) continue;
+    visit_meetings(row, strength, [&](const Meeting& each) { missing.erase(each); });
+    rows.push_back(row);
   }
   return rows;
 }
 
-// Every combination of the main columns; the others' values come by chance.
 struct CasePart {
   size_t index = 0, of = 1;
 };
 
-CasePart case_part() {
+std::optional<CasePart> case_part() {
   const char* const asked = std::getenv("ELIXIR_CASE_PART");
+  if (asked == nullptr) return {};
   CasePart part;
-  if (asked == nullptr) return part;
   EXPECT_EQ(std::sscanf(asked, "%zu/%zu", &part.index, &part.of), 2) << asked;
   part.of = std::max<size_t>(part.of, 1);
   part.index = std::clamp<size_t>(part.index, 1, part.of) - 1;
   return part;
 }
 
-std::vector<Row> every_row() {
+// Every combination of the main columns; the others' values come by chance.
+std::vector<Row> every_row(const CasePart& part) {
   std::vector<Row> rows;
-  const CasePart part = case_part();
   std::mt19937 random(1);
   for (size_t number = 0;; ++number) {
     Row row;
@@ -408,8 +456,8 @@ TrainingOutcome expect_reference(Case of, Seen* seen = nullptr) {
 }
 
 TEST_F(NoBitChanges, WhateverThePlanAndTheProgram) {
-  const bool every = every_case();
-  const std::vector<Row> rows = every ? every_row() : covering_rows();
+  const std::optional<CasePart> part = case_part();
+  const std::vector<Row> rows = part ? every_row(*part) : covering_rows(every_case() ? 3 : 2);
   Seen seen;
   const char* const only = std::getenv("ELIXIR_CASE_ROW");
   for (size_t i = 0; i < rows.size(); ++i) {
@@ -451,14 +499,13 @@ TEST_F(NoBitChanges, InLongRuns) {
 }
 
 TEST(Rows, HaveEveryTwoValuesThatGoTogether) {
-  std::set<Pair> missing = all_pairs();
-  for (const Row& row : covering_rows()) {
-    EXPECT_FALSE(is_refused(row)) << name_of(row);
-    for (const Pair& pair : pairs_of(row)) missing.erase(pair);
-  }
+  const std::vector<Row> rows = covering_rows(2);
+  const std::set<Meeting> met = meetings_of(rows, 2);
+  for (const Row& row : rows) EXPECT_FALSE(is_refused(row)) << name_of(row);
   std::vector<std::string> never_together;
-  for (const auto& [a, i, b, j] : missing) {
-    never_together.push_back(name_of(a, i) + "; " + name_of(b, j));
+  for (const Meeting& two : all_meetings(2)) {
+    const auto& [a, i, b, j, _, none] = two;
+    if (!met.contains(two)) never_together.push_back(name_of(a, i) + "; " + name_of(b, j));
   }
   EXPECT_THAT(
       never_together,
@@ -474,6 +521,24 @@ TEST(Rows, HaveEveryTwoValuesThatGoTogether) {
           "type: FP16; loss scale: none, a step overflows",
           "device: lazy; model: some layers in some steps",
           "clips: not asked; loss scale: none, a step overflows"));
+}
+
+TEST(Rows, HaveEveryThreeValuesThatGoTogether) {
+  if (!every_case()) GTEST_SKIP() << "nightly: a minute to find the rows";
+  const std::vector<Row> rows = covering_rows(3);
+  const std::set<Meeting> met = meetings_of(rows, 3);
+  std::printf("%zu rows, %zu meetings\n", rows.size(), met.size());
+  std::mt19937 random(2);
+  for (int legal = 0; legal < 2000;) {
+    const Row row = random_row(random);
+    if (is_refused(row)) continue;
+    ++legal;
+    visit_meetings(row, 3, [&](const Meeting& each) {
+      EXPECT_TRUE(met.contains(each))
+          << name_of(each[0], each[1]) << "; " << name_of(each[2], each[3]) << "; "
+          << name_of(each[4], each[5]);
+    });
+  }
 }
 
 // ---- controls ----

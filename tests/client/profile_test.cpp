@@ -194,6 +194,177 @@ TEST(Profile, CountsTheOperationsOfMatrixProducts) {
   EXPECT_DOUBLE_EQ(counted, expected);
 }
 
+// Each operator's own share is what a weight of one element adds to a profile that has it already.
+struct Operators : torch::nn::Module {
+  Operators() : weight(register_parameter("weight", torch::ones({1}))) {}
+  at::Tensor weight;
+};
+
+// `forward` runs without gradients, so its work is counted once.
+planner::OperatorWork work_of(const std::function<void(at::Device)>& forward) {
+  Operators model;
+  const auto total = [&](bool with) {
+    const auto loss = [&](at::Device device) {
+      at::Tensor value = model.weight.sum();
+      if (with) {
+        const at::NoGradGuard no_grad;
+        forward(device);
+      }
+      return value;
+    };
+    const ModelProfile profile = must(profile_step(tensors_of(model), loss, {}));
+    planner::OperatorWork all;
+    for (const planner::OperatorWork& work : profile.step_work) all.add(work);
+    return all;
+  };
+  planner::OperatorWork with = total(true);
+  const planner::OperatorWork without = total(false);
+  with.bytes -= without.bytes;
+  with.kernels -= without.kernels;
+  return with;
+}
+
+TEST(OperatorWork, BytesAreThoseReadAndWritten) {
+  const auto of = [](at::Device device, at::IntArrayRef sizes, at::ScalarType type = at::kFloat) {
+    return at::empty(sizes, at::TensorOptions(type).device(device));  // chooses memory alone
+  };
+  struct Case {
+    const char* what;
+    std::function<void(at::Device)> run;
+    double bytes;
+    uint32_t kernels;
+  };
+  const Case cases[] = {
+      {"a sum",
+       [&](at::Device d) {
+         of(d, {64, 8}) + of(d, {64, 8});
+       },
+       3 * 512 * 4, 1},
+      {"an expanded operand",
+       [&](at::Device d) {
+         of(d, {64, 8}) + of(d, {8});
+       },
+       (2 * 512 + 8) * 4, 1},
+      {"in place",
+       [&](at::Device d) {
+         of(d, {64, 8}).exp_();
+       },
+       2 * 512 * 4, 1},
+      {"in place over what was there",
+       [&](at::Device d) {
+         of(d, {64, 8}).zero_();
+       },
+       512 * 4, 1},
+      {"another type",
+       [&](at::Device d) {
+         of(d, {64, 8}).to(at::kBFloat16);
+       },
+       512 * (4 + 2), 1},
+      {"views",
+       [&](at::Device d) {
+         of(d, {64, 8}).view({-1, 4}).t().select(0, 1).detach();
+       },
+       0, 0},
+      {"memory alone",
+       [&](at::Device d) {
+         at::empty_like(of(d, {64, 8}));
+       },
+       0, 0},
+      {"new values",
+       [&](at::Device d) {
+         at::zeros({64, 8}, at::TensorOptions(d));
+       },
+       512 * 4, 1},
+      {"rows of a table",
+       [&](at::Device d) {
+         at::embedding(of(d, {1000, 8}), of(d, {5}, at::kLong));
+       },
+       5 * 8 + 2 * 5 * 8 * 4, 1},
+      {"chosen rows",
+       [&](at::Device d) {
+         at::index_select(of(d, {1000, 8}), 0, of(d, {5}, at::kLong));
+       },
+       5 * 8 + 2 * 5 * 8 * 4, 1},
+      {"elements of rows",
+       [&](at::Device d) {
+         at::gather(of(d, {1000, 8}), 1, of(d, {1000, 1}, at::kLong));
+       },
+       1000 * 8 + 2 * 1000 * 4, 1},
+      {"chosen elements written",
+       [&](at::Device d) {
+         of(d, {1000, 8}).scatter_(1, of(d, {1000, 1}, at::kLong), of(d, {1000, 1}));
+       },
+       1000 * (8 + 4 + 4), 1},
+      {"chosen rows added to",
+       [&](at::Device d) {
+         of(d, {1000, 8}).index_add_(0, of(d, {5}, at::kLong), of(d, {5, 8}));
+       },
+       5 * 8 + 3 * 5 * 8 * 4, 1},
+      {"several results",
+       [&](at::Device d) {
+         at::native_layer_norm(of(d, {64, 8}), {8}, {}, {}, 1e-5);
+       },
+       (2 * 512 + 2 * 64) * 4, 1},
+      {"into given memory",
+       [&](at::Device d) {
+         at::Tensor out = of(d, {64, 8});
+         at::add_out(out, of(d, {64, 8}), of(d, {64, 8}));
+       },
+       3 * 512 * 4, 1},
+      {"a product",
+       [&](at::Device d) {
+         at::mm(of(d, {64, 8}), of(d, {8, 16}));
+       },
+       0, 1}};
+  for (const Case& each : cases) {
+    const planner::OperatorWork work = work_of(each.run);
+    EXPECT_EQ(work.bytes, each.bytes) << each.what;
+    EXPECT_EQ(work.kernels, each.kernels) << each.what;
+  }
+}
+
+TEST(OperatorWork, ProductsHaveTheirShapes) {
+  const auto of = [](at::Device device, at::IntArrayRef sizes) {
+    return at::empty(sizes, at::TensorOptions(device));
+  };
+  const auto shape_of = [](const std::function<void(at::Device)>& run) {
+    const std::vector<planner::MatrixProduct> products = work_of(run).products;
+    if (products.size() != 1) return std::vector<uint64_t>();
+    const planner::MatrixProduct& p = products[0];
+    return std::vector<uint64_t>{p.count, p.rows, p.columns, p.inner};
+  };
+  EXPECT_THAT(shape_of([&](at::Device d) {
+                at::mm(of(d, {6, 8}), of(d, {8, 16}));
+              }),
+              ElementsAre(1, 6, 16, 8));
+  EXPECT_THAT(shape_of([&](at::Device d) {
+                at::bmm(of(d, {3, 6, 8}), of(d, {3, 8, 16}));
+              }),
+              ElementsAre(3, 6, 16, 8));
+  EXPECT_THAT(shape_of([&](at::Device d) {
+                at::addmm(of(d, {16}), of(d, {6, 8}), of(d, {8, 16}));
+              }),
+              ElementsAre(1, 6, 16, 8));
+  const planner::OperatorWork attention = work_of([&](at::Device d) {
+    const at::Tensor q = of(d, {2, 4, 32, 16});
+    at::_scaled_dot_product_flash_attention_for_cpu(q, q, q);
+  });
+  EXPECT_EQ(attention.attention_flops, 2 * 2.0 * (2 * 4 * 32 * 16) * 32);
+  EXPECT_TRUE(attention.products.empty());
+}
+
+TEST(Profile, ProductsAndAttentionAreAllOperations) {
+  const ModelProfile profile = profile_of("gpt2-small", true, {});
+  uint32_t attends = 0;
+  for (size_t i = 0; i < profile.steps.size(); ++i) {
+    const planner::OperatorWork& work = profile.step_work[i];
+    EXPECT_EQ(work.flops(), profile.step_flops[i]) << i;
+    EXPECT_EQ(work.attention_head, work.attention_flops > 0 ? 64u : 0) << i;
+    attends += work.attention_flops > 0 ? 1 : 0;
+  }
+  EXPECT_EQ(attends, 3u * 12);  // forward, again in backward, and backward's own
+}
+
 TEST(Profile, NamesCheckpointedRegions) {
   const ModelProfile profile = profile_of("gpt2-small", true, {});
   ASSERT_EQ(profile.checkpoint_regions.size(), 24u);
@@ -283,6 +454,15 @@ TEST(Profile, AMeasuredStepReadsTheSameParameters) {
   const ModelProfile measured = measure_step(tensors_of(*model), loss, options);
   EXPECT_EQ(profiled.steps, measured.steps);
   EXPECT_EQ(profiled.step_flops, measured.step_flops);
+  // On a device, the loss also looks at its targets, before its product.
+  for (size_t i = 0; i < profiled.steps.size(); ++i) {
+    const planner::OperatorWork &meta = profiled.step_work[i], &cpu = measured.step_work[i];
+    const bool looks = i + 2 == profiled.backward_begin;
+    EXPECT_NEAR(meta.bytes, cpu.bytes, looks ? 20'000 : 0) << i;
+    EXPECT_NEAR(meta.kernels, cpu.kernels, looks ? 8 : 0) << i;
+    EXPECT_EQ(meta.attention_flops, cpu.attention_flops) << i;
+    EXPECT_EQ(meta.products.size(), cpu.products.size()) << i;
+  }
   EXPECT_EQ(profiled.gradient_after, measured.gradient_after);
   EXPECT_NEAR(static_cast<double>(profiled.activation_bytes) /
                   static_cast<double>(measured.activation_bytes),

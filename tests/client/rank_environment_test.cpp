@@ -58,6 +58,14 @@ TEST(RankEnvironmentTest, ThreadsAreSetOnlyWhereTheUserHasNot) {
   ::unsetenv("OMP_NUM_THREADS");
 }
 
+TEST(RankEnvironmentTest, PythonPrintsAtOnceUnlessTheUserHasSaid) {
+  ::unsetenv("PYTHONUNBUFFERED");
+  EXPECT_THAT(rank_environment(third_attempt(), 0), Contains("PYTHONUNBUFFERED=1"));
+  ::setenv("PYTHONUNBUFFERED", "", 1);
+  EXPECT_THAT(rank_environment(third_attempt(), 0), Not(Contains(StartsWith("PYTHONUNBUFFERED="))));
+  ::unsetenv("PYTHONUNBUFFERED");
+}
+
 TEST(RankEnvironmentTest, LaunchesAndAttemptsAreJobsOfTheirOwn) {
   EXPECT_NE(new_launch_id(), new_launch_id());
   Launch next = third_attempt();

@@ -55,7 +55,7 @@ inline Options runtime(const std::string& load_from = "") {
 inline void train(Mixed& model, Optimizer& optimizer, int64_t first, int64_t count) {
   for (int64_t i = first; i < first + count; ++i) {
     optimizer.zero_grad();
-    model.loss(i).backward();
+    optimizer.scale(model.loss(i)).backward();
     optimizer.step();
   }
 }

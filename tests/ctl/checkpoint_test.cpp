@@ -62,13 +62,14 @@ TEST_F(CheckpointTest, ListTellsPathStepAndBytesInTheOrderOfSteps) {
   }
   const uint64_t steps[] = {20, 40, 100};
   for (size_t i = 0; i < 3; ++i) {
-    EXPECT_EQ(all[i].size(), 6u);
+    EXPECT_EQ(all[i].size(), 7u);
     EXPECT_EQ(all[i]["path"], at(steps[i]));
     EXPECT_EQ(all[i]["step"], steps[i]);
     EXPECT_EQ(all[i]["valid"], true);
     EXPECT_EQ(all[i]["bytes"], bytes);
     EXPECT_EQ(all[i]["why"], "");
     EXPECT_TRUE(all[i]["good"].is_null()) << "nobody has recorded its health";
+    EXPECT_EQ(all[i]["states_alone"], false);
   }
   EXPECT_EQ(ended.out.substr(0, 10), "[{\"path\":\"");
 }
@@ -106,6 +107,23 @@ TEST_F(CheckpointTest, TheHealthIsTold) {
     EXPECT_EQ(json::parse(ctl({"list", at(40), "--json"}).out)[0]["good"], one.good);
     EXPECT_THAT(ctl({"list", at(40)}).out, HasSubstr(one.says));
   }
+}
+
+TEST_F(CheckpointTest, StatesAloneAreTold) {
+  checkpoints::SmallCheckpoint small;
+  small.manifest.step = 40;
+  small.manifest.left_out.emplace();
+  small.manifest.states_alone = true;
+  std::erase_if(small.files, [](const auto& file) { return file.first.starts_with("model"); });
+  small.list_files();
+  std::filesystem::remove_all(at(40));
+  small.files[checkpoints::kManifestName] = checkpoints::encode_manifest(small.manifest);
+  for (const auto& [name, bytes] : small.files) {
+    folder_.write(checkpoints::step_name(40) + "/" + name, bytes);
+  }
+  EXPECT_EQ(json::parse(ctl({"list", at(40), "--json"}).out)[0]["states_alone"], true);
+  EXPECT_THAT(ctl({"list", at(40)}).out, HasSubstr("KiB  yes, states alone\n"));
+  EXPECT_THAT(ctl({"verify", at(40)}).out, HasSubstr("KiB  as written, states alone\n"));
 }
 
 TEST_F(CheckpointTest, ABitThatIsAnotherIsFoundByReadingAlone) {

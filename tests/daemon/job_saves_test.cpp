@@ -457,8 +457,6 @@ struct Restored : InProcessJob {
   Status status = error(Code::kInternal, "nothing was read");
 };
 
-constexpr uint64_t kChunkLengths[] = {128 * 37 * 3, 128 * 37, 128 * 11};
-
 // By type and chunk length. Some parameters are longer than a chunk: whatever the length, they are
 // one tensor each.
 class SavedStates : public ::testing::TestWithParam<std::tuple<ComputeType, uint64_t>> {};
@@ -471,10 +469,7 @@ INSTANTIATE_TEST_SUITE_P(TypesAndLengths, SavedStates,
 TEST_P(SavedStates, AreRestoredToTheBitByAnyRanksAndChunkLengthsAndTheRunGoesOn) {
   const auto& [type, chunk_numel] = GetParam();
   const auto model_of = [type = type](uint32_t ranks, uint64_t numel) {
-    FakeModel model = make_long_model(type, ranks, numel);
-    // Its own count of updates must come back to each of its chunks.
-    model.unused = [](uint32_t place, uint32_t step) { return place == 0 && step == 1; };
-    return model;
+    return make_uneven_model(type, ranks, numel);
   };
   SavingJob world({.model = model_of(2, chunk_numel)});
   world.save_after(3);

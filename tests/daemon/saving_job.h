@@ -16,11 +16,24 @@ namespace elixir::testing {
 
 inline constexpr uint64_t kPlenty = uint64_t{1} << 30;  // bytes for copies of all chunks
 
+// The chunk lengths of tests that save with one and load with another. Some parameters of
+// make_long_model() are longer than a chunk of these.
+inline constexpr uint64_t kChunkLengths[] = {128 * 37 * 3, 128 * 37, 128 * 11};
+
+// make_long_model(), whose first parameter has no gradient in step 1: its own count of updates must
+// come back to each of its chunks.
+inline FakeModel make_uneven_model(ComputeType type, uint32_t ranks, uint64_t chunk_numel) {
+  FakeModel model = make_long_model(type, ranks, chunk_numel);
+  model.unused = [](uint32_t place, uint32_t step) { return place == 0 && step == 1; };
+  return model;
+}
+
 // A rank's request for a save.
 struct Asking {
   std::string name = "step-000000001";
   std::optional<uint64_t> shadow_bytes = {};
   bool drop_if_busy = false;
+  bool model = true;                              // false: states alone
   std::vector<std::vector<int64_t>> shapes = {};  // empty: the model's shapes
 };
 
@@ -73,6 +86,8 @@ struct SavingJob : InProcessJob {
     shm::set_text(message.name, asking.name);
     daemon::SavePart own = part(rank, message.number, asking.shadow_bytes);
     if (!asking.shapes.empty()) own.details.shapes = asking.shapes;
+    own.details.manifest.states_alone = !asking.model;
+    if (!asking.model) own.details.manifest.left_out.emplace();
     job.heard_save(this->rank(rank), message, std::move(own));
   }
   void ask_all(uint32_t after_step, const Asking& asking = {}) {

@@ -11,6 +11,8 @@
     …
     ```
 
+A line of a block that begins with `export` holds for the blocks after it, too, as in the reader's terminal.
+
 In an output `…` stands for any text within its line. A line `…` alone stands for any lines, also none.
 A block is one bash script, which ends at the first command that fails.
 """
@@ -42,12 +44,14 @@ class Step:
 
 def steps_of(text):
     """The blocks of a page, in their order."""
-    steps, marks = [], 0
+    steps, marks, exports = [], 0, ''
     for found in BLOCK.finditer(text):
         output, interrupt = found['output'], found['interrupt']
         marks += (output is not None) + (interrupt is not None)
         line = text.count('\n', 0, found.start('script'))
-        steps.append(Step(line, found['script'], None if output is None else output.splitlines(), interrupt))
+        script = exports + found['script']
+        exports += ''.join(re.findall(r'^export .*\n', found['script'], re.M))
+        steps.append(Step(line, script, None if output is None else output.splitlines(), interrupt))
     if marks != len(MARK.findall(text)):
         raise PageError(f'{len(MARK.findall(text))} marks, of which {marks} stand at a block')
     return steps

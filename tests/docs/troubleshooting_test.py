@@ -1,6 +1,7 @@
 """docs/troubleshooting.md quotes messages that the programs print. Each is a line "> `message`", in which … stands for
-values and for words that are left out. Each must be found in one string of the C++ sources."""
+values and for words that are left out. Each must be found in one string of the C++ sources or of python/elixir."""
 
+import ast
 import os
 import re
 import subprocess
@@ -46,6 +47,17 @@ def strings(source):
     return [with_fields_left_out(text) for text in joined]
 
 
+def python_strings(source):
+    """The strings of a Python text; neighbours are one, and a format's fields become …."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.JoinedStr):
+            found.append(''.join(part.value if isinstance(part, ast.Constant) else LEFT_OUT for part in node.values))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            found.append(node.value)
+    return found
+
+
 def quotations(page):
     """The lines that quote, without their mark."""
     return [line.strip() for line in QUOTED.findall(page)]
@@ -64,7 +76,8 @@ def fault_of(line, known):
 
 
 def sources():
-    listed = subprocess.run(['git', 'ls-files', '--cached', '--others', '--exclude-standard', '--', '*.cpp', '*.h'],
+    listed = subprocess.run(['git', 'ls-files', '--cached', '--others', '--exclude-standard', '--', '*.cpp', '*.h',
+                             'python/elixir/*.py'],
                             cwd=REPOSITORY, check=True, capture_output=True, text=True).stdout.split()
     return [name for name in listed if name.split('/')[0] not in NOT_PRODUCT]
 
@@ -76,7 +89,7 @@ def read(name):
 
 def all_strings():
     return [text for name in sources() if os.path.exists(os.path.join(REPOSITORY, name))
-            for text in strings(read(name))]
+            for text in (python_strings if name.endswith('.py') else strings)(read(name))]
 
 
 class Quotations(unittest.TestCase):
@@ -112,6 +125,10 @@ class MadeUpSources(unittest.TestCase):
                          ['say "…"\n', 'raw "{\\n"', 'a)"'])
         self.assertEqual(strings("// \"not this\"\nchar c = '\"'; f(\"this\", 1'000);"), ['this'])
         self.assertEqual(strings('/* "not this"\n"nor this" */ f("this");'), ['this'])
+
+    def test_strings_of_python(self):
+        found = python_strings('raise Error(f"a {b!r} "\n            "c" + d)  # "not this"\nx = "e"')
+        self.assertEqual(sorted(set(found) - {'a ', ' c'}), ['a … c', 'e'])
 
     def test_values_and_words_may_be_left_out(self):
         known = strings('error("the plan needs {} on the device ({} blocks) and may use {}: use fewer");')

@@ -11,6 +11,7 @@ import pages  # noqa: E402
 from harness import BIN, REPOSITORY  # noqa: E402
 
 BUILD = os.path.realpath(os.path.join(BIN, '..'))
+FOREIGN_VENV = os.path.join(REPOSITORY, 'build', 'foreign_venv')
 LIMIT_S = 240
 
 
@@ -24,10 +25,14 @@ class Tutorial(harness.ElixirTest):
                 os.symlink(os.path.join(REPOSITORY, name), os.path.join(self.here, name))
         # Whichever build this is.
         os.symlink(BUILD, os.path.join(self.here, 'build', 'release'))
+        if os.path.isdir(FOREIGN_VENV):
+            os.symlink(FOREIGN_VENV, os.path.join(self.here, 'build', 'foreign_venv'))
 
     def run_step(self, step):
         # A session of its own: Ctrl-C in a terminal goes to all processes of a group.
-        running = self.start('setsid', 'bash', '-euo', 'pipefail', '-c', step.script, cwd=self.here)
+        # Python shows its lines as they come, as in a terminal.
+        running = self.start('setsid', 'bash', '-euo', 'pipefail', '-c', step.script, cwd=self.here,
+                             environment={'PYTHONUNBUFFERED': '1'})
         if step.interrupt:
             harness.wait_until(lambda: step.interrupt in running.output or running.ended(), step.interrupt, LIMIT_S)
             os.killpg(running.pid, signal.SIGINT)
@@ -62,6 +67,13 @@ class Tutorials(Tutorial):
     def test_shared_node(self):
         self.check('shared_node')
 
+    def test_python(self):
+        if not os.access(os.path.join(FOREIGN_VENV, 'bin', 'python'), os.X_OK):
+            self.skipTest(f'{FOREIGN_VENV} is not there; scripts/foreign_setup.sh makes it')
+        if not os.path.isdir(os.path.join(BUILD, 'python', 'elixir')):
+            self.skipTest('this build has no import elixir')
+        self.check('python')
+
     def test_libtorch(self):
         self.check('libtorch', least_outputs=2)
 
@@ -87,6 +99,10 @@ class Planted(Tutorial):
             ('test -x build/release/bin/elixird && ls LICENSE', 'LICENSE'),
             ('false || echo "exit code $?"', 'exit code 1'))), '')
         self.assertFalse(os.path.exists(os.path.join(REPOSITORY, 'build', 'kept')))
+
+    def test_what_is_exported_holds_for_later_blocks(self):
+        self.assertEqual(self.faults_of(page(('export HERE=there\nINNER=2', None), ('echo $HERE ${INNER:-none}', 'there none'),
+                                             ('export HERE=elsewhere', None), ('echo $HERE', 'elsewhere'))), '')
 
     def test_a_wrong_line(self):
         self.assertRegex(self.faults_of(page(('echo a; echo b', 'a\nc'))), r'(?s)line 5: .*    c\n.*    b\n')

@@ -450,9 +450,10 @@ class GroupedTest(ElixirTest):
 
 
 def heed_interrupts():
-    """A shell that starts a run in its background has it ignore these, and so would each program of a test."""
+    """A shell that starts a run in its background, or nohup, has it ignore these, and so would each program of a test."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+    for number in (signal.SIGQUIT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
 
 
 class TimedResult(unittest.TextTestResult):

@@ -189,6 +189,7 @@ void details(Seeds& seeds) {
   all.files = {{"config.json", eight}, {"user/rank-0.bin", {}}};
   all.updates = {{0, 1000}, {2, 999}};
   all.ignored = {"lm_head.weight"};
+  all.device_hash = UINT64_MAX;
   write(all);
   Details of_another_rank;
   of_another_rank.files = {{"user/rank-1.bin", eight}};
@@ -205,8 +206,12 @@ void manifests(Seeds& seeds) {
   full.group_of = {{"w", 0}};
   full.program = "text";
   full.files = {{"user/rank-0.bin", 3, {{1, 7}, {2, UINT64_MAX}}}, {"config.json", 0, {}}};
+  checkpoints::Manifest alone = full;
+  alone.left_out = {.parameters = 3, .bytes = 100, .hash = UINT64_MAX};
+  alone.states_alone = true;
   for (const std::string& text :
-       {checkpoints::encode_manifest(full), checkpoints::encode_manifest({})}) {
+       {checkpoints::encode_manifest(full), checkpoints::encode_manifest(alone),
+        checkpoints::encode_manifest({})}) {
     seeds.write("manifest", bytes_of({0}) + text);
     seeds.write("manifest", bytes_of({1}) + inner_of(text));
   }
@@ -265,6 +270,10 @@ void plans(Seeds& seeds) {
   measured.steps = {{0}, {1, 2}, {1}, {0}};
   measured.checkpoint_regions = {{0, 1}, {2, 3}};
   measured.step_flops = {1, 2, 3, 4};
+  measured.step_work = {{.bytes = 10, .kernels = 1},
+                        {.products = {{1, 2, 3, 4}}, .attention_flops = 1, .attention_head = 64},
+                        {.products = {{1, 2, 3, 4}, {8, 2, 2, 2}}, .kernels = 2},
+                        {}};
   measured.gradient_after = {3, 2, 3};
   measured.activation_curve = {1, 2, 3, 4};
   measured.measured = true;

@@ -211,7 +211,7 @@ TEST_F(ProcessGroupTest, ARankThatHasToldThatItSavesHasTheLongerGrace) {
       2);
   options.stop_grace_ms = 0;
   options.save_grace_ms = kLongMs;
-  signal_after_lines(2, SIGINT);
+  signal_after_lines(3, SIGINT);  // one a rank, and this process's own
   const GroupOutcome outcome = run(std::move(options));
   EXPECT_EQ(outcome.exit_code, 3);
   EXPECT_EQ(times("[rank 0] got"), 1);

@@ -220,6 +220,22 @@ TEST_F(ConvertTest, ExportRefusesWhatIsDamaged) {
   EXPECT_THAT(plain.message(), HasSubstr("no optimizer states"));
 }
 
+TEST_F(ConvertTest, StatesAloneAreNoModel) {
+  ASSERT_TRUE(import(adam_of_two({"b.weight", "a.bias"})).ok());
+  const std::string path = folder_.path("step-000000007");
+  checkpoints::Manifest manifest = *must(checkpoints::open_stored_folder(path)).manifest;
+  std::erase_if(manifest.files, [](const auto& file) { return file.name.starts_with("model"); });
+  manifest.left_out.emplace();
+  manifest.states_alone = true;
+  folder_.write("step-000000007/elixir.json", checkpoints::encode_manifest(manifest));
+  expect_refused(export_torch({.checkpoint = path, .torch_file = folder_.path("out.pt")}),
+                 Code::kBadInput, {path, "it holds states alone, without the model"});
+  ImportRequest asked = request(write_torch(adam_of_two({"b.weight", "a.bias"})));
+  asked.model = path;
+  asked.output = folder_.path("again");
+  expect_refused(import_torch(asked), Code::kBadInput, {path, "it holds states alone"});
+}
+
 // Bits, lengths and whole parts of a real file: an error, or what the file then says.
 TEST_F(ConvertTest, HostileFilesAreErrors) {
   const std::string real =

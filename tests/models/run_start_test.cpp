@@ -137,6 +137,17 @@ TEST_F(RunStartTest, TheModelAloneIsNotResumed) {
               AllOf(HasSubstr("the model alone"), HasSubstr("--init " + exported)));
 }
 
+TEST_F(RunStartTest, StatesAloneAreNotResumed) {
+  const std::string saved = save(10);
+  checkpoints::Manifest manifest;
+  manifest.step = 10;
+  manifest.left_out.emplace();
+  manifest.states_alone = true;
+  std::ofstream(saved + "/elixir.json") << checkpoints::encode_manifest(manifest);
+  EXPECT_THAT(refused({.resume = saved}, Code::kBadInput),
+              AllOf(HasSubstr(saved), HasSubstr("it holds states alone, without the model")));
+}
+
 TEST_F(RunStartTest, OneByItsNameIsResumedWithoutAFolderToWriteTo) {
   const RunStart start = must(find_start({.resume = save(10)}));
   EXPECT_TRUE(start.resumes);

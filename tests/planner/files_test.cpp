@@ -33,12 +33,53 @@ void expect_bad_profile(const json& file, const char* words) {
 
 TEST(ProfileFile, WhatIsWrittenIsRead) {
   ModelProfile profile = testing::gpt_profile(*transformer_config("gpt2-nano"));
-  profile.step_flops.assign(profile.steps.size(), 1.5);
+  const size_t steps = profile.steps.size();
+  profile.step_flops.assign(steps, 1.5);
+  profile.step_work.assign(steps, {.products = {{1, 2, 3, 4}, {5, 6, 7, 8}},
+                                   .attention_flops = 0.5,
+                                   .attention_head = 64,
+                                   .bytes = 0.25,
+                                   .kernels = 3});
   profile.activation_bytes = 0xfedcba9876543210;  // more than a double can hold exactly
   const ModelProfile read = must(profile_from_json(to_json(profile)));
   EXPECT_EQ(to_json(read), to_json(profile));
   EXPECT_EQ(read.activation_bytes, profile.activation_bytes);
   EXPECT_EQ(read.steps, profile.steps);
+  const OperatorWork& work = read.step_work.at(steps - 1);
+  EXPECT_EQ(work.products[1].inner, 8u);
+  EXPECT_EQ(work.attention_flops, 0.5);
+  EXPECT_EQ(work.attention_head, 64u);
+  EXPECT_EQ(work.bytes, 0.25);
+  EXPECT_EQ(work.kernels, 3u);
+}
+
+TEST(ProfileFile, WorkIsThereForEachStepOrNotAtAll) {
+  json whole = profile_file();
+  whole["step_flops"] = {1, 1, 1, 1};
+  whole["step_bytes"] = {1, 1, 1, 1};
+  whole["step_kernels"] = {1, 1, 1, 1};
+  whole["step_attention_flops"] = {1, 1, 1, 1};
+  whole["step_products"] = {json::array(), {{1, 2, 3, 4}}, json::array(), json::array()};
+  ASSERT_TRUE(profile_from_json(whole.dump()).ok());
+  for (const char* name :
+       {"step_flops", "step_bytes", "step_kernels", "step_attention_flops", "step_products"}) {
+    json file = whole;
+    file.erase(name);
+    expect_bad_profile(file, name);
+    file[name] = json::array({1});
+    expect_bad_profile(file, name);
+  }
+  const std::tuple<const char*, json, const char*> kValues[] = {
+      {"/step_bytes/1", -1, "step_bytes holds -1"},
+      {"/step_attention_flops/0", 1e30, "step_attention_flops holds 1e+30"},
+      {"/step_kernels/2", -1, "step_kernels[2] is -1"},
+      {"/step_products/1/0", {1, 2, 3}, "each product is [count, rows, columns, inner]"},
+      {"/step_products/1/0/2", uint64_t{1} << 50, "step_products holds 1125899906842624"}};
+  for (const auto& [path, value, says] : kValues) {
+    json file = whole;
+    file[json::json_pointer(path)] = value;
+    expect_bad_profile(file, says);
+  }
 }
 
 TEST(ProfileFile, EveryFieldIsNeeded) {
@@ -181,6 +222,32 @@ TEST(Reports, ThePictureIsWellFormed) {
   for (const char* axis : {">GiB<", "one step: the operators of forward", "memory of the GPU, "}) {
     EXPECT_THAT(svg, HasSubstr(axis));
   }
+}
+
+TEST(PlanFile, ACurveKeepsItsPeaks) {
+  std::vector<uint64_t> curve(1000);
+  for (size_t i = 0; i < curve.size(); ++i) curve[i] = i * 1000 / (i + 1) + (i == 777 ? 5000 : 0);
+  const std::vector<uint64_t> thinned = thinned_curve(curve, kMostCurvePoints);
+  EXPECT_EQ(thinned.size(), kMostCurvePoints);
+  EXPECT_EQ(*std::max_element(thinned.begin(), thinned.end()), curve[777]);
+  EXPECT_EQ(thinned_curve({3, 1}, kMostCurvePoints), (std::vector<uint64_t>{3, 1}));
+  EXPECT_TRUE(thinned_curve({}, kMostCurvePoints).empty());
+
+  ModelProfile profile = testing::gpt_profile(*transformer_config("gpt2-4b"));
+  profile.activation_curve.assign(profile.steps.size(), 1 << 20);
+  profile.activation_curve[profile.steps.size() / 2] = profile.activation_bytes;
+  const Plan plan = must(make_plan(profile, testing::a100_server(1), {})).plan;
+  EXPECT_EQ(plan.capacity_bytes, testing::a100_server(1).gpu_memory_bytes);
+  const Plan read = must(plan_from_json(to_json(plan)));
+  EXPECT_EQ(read.capacity_bytes, plan.capacity_bytes);
+  EXPECT_EQ(read.curve_bytes, plan.curve_bytes);
+  EXPECT_EQ(*std::max_element(read.curve_bytes.begin(), read.curve_bytes.end()),
+            profile.activation_bytes);
+
+  json file = json::parse(to_json(plan));
+  file["activation_curve"] = std::vector<uint64_t>(kMostCurvePoints + 1, 1);
+  EXPECT_THAT(plan_from_json(file.dump()).status().message(),
+              HasSubstr("activation_curve has 257 values, and at most 256 are possible"));
 }
 
 TEST(Reports, TheTraceHasEverySpan) {

@@ -68,7 +68,14 @@ const char* const kRequired[] = {"gpus",
                                  "cpu_update_gparam_s",
                                  "dram_gb_s",
                                  "gpu_tflops"};
-const char* const kOptional[] = {"gpu_half_tokens", "copies_hidden", "name", "probed"};
+const char* const kOptional[] = {"gpu_half_tokens",
+                                 "gpu_peak_tflops",
+                                 "gpu_memory_gb_s",
+                                 "gpu_launch_us",
+                                 "copies_hidden",
+                                 "gpu_attention_tflops",
+                                 "name",
+                                 "probed"};
 
 double Machine::*const kRates[] = {&Machine::d2h_gb_s,
                                    &Machine::h2d_gb_s,
@@ -111,6 +118,37 @@ TEST(MachineJson, RequiredFieldsThatAreMissingOrNullAreNamedAndOthersMayBe) {
   const Machine machine = *machine_from_json(without("copies_hidden").dump());
   EXPECT_EQ(machine.copies_hidden, std::nullopt);
   EXPECT_EQ(machine_from_json(without("gpu_half_tokens").dump())->gpu_half_tokens, 0);
+}
+
+TEST(MachineJson, RatesOfAGpusOperatorsAreReadBack) {
+  Machine machine = some_machine();
+  machine.gpu_peak_tflops = 312;
+  machine.gpu_memory_gb_s = 1400;
+  machine.gpu_launch_us = 4.5;
+  machine.gpu_attention_tflops = {{64, 100, 80.5}, {128, 120, 90}};
+  const Machine read = must(machine_from_json(to_json(machine)));
+  EXPECT_EQ(read.gpu_peak_tflops, 312);
+  EXPECT_EQ(read.gpu_memory_gb_s, 1400);
+  EXPECT_EQ(read.gpu_launch_us, 4.5);
+  ASSERT_EQ(read.gpu_attention_tflops.size(), 2u);
+  EXPECT_EQ(read.gpu_attention_tflops[0].head, 64u);
+  EXPECT_EQ(read.gpu_attention_tflops[0].backward_tflops, 80.5);
+  EXPECT_EQ(to_json(read), to_json(machine));
+}
+
+TEST(MachineJson, BadRatesOfAGpusOperatorsAreNamed) {
+  const std::tuple<const char*, Json, const char*> kCases[] = {
+      {"gpu_peak_tflops", -1, "gpu_peak_tflops is -1"},
+      {"gpu_memory_gb_s", -1, "gpu_memory_gb_s is -1"},
+      {"gpu_launch_us", -1, "gpu_launch_us is -1"},
+      {"gpu_attention_tflops", {{64, 100}}, "a list of [head width, forward, backward]"},
+      {"gpu_attention_tflops", {{0.5, 100, 100}}, "a list of [head width, forward, backward]"},
+      {"gpu_attention_tflops", "fast", "gpu_attention_tflops"},
+      {"gpu_attention_tflops", {{64, 100, 0}}, "a rate of gpu_attention_tflops is 0"},
+      {"gpu_attention_tflops", {{64, 9, 9}, {64, 9, 9}}, "head width 64 after 64"}};
+  for (const auto& [field, value, says] : kCases) {
+    EXPECT_THAT(refusal(with(field, value)), HasSubstr(says)) << value;
+  }
 }
 
 TEST(MachineJson, NamesOfAnEarlierReleaseAreRead) {

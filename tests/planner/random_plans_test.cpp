@@ -29,12 +29,12 @@ const int kOtherLengths = kAll ? 20 : 10;
 constexpr double kMostLoss = 0.05, kMostMeanLoss = 0.005;
 // A simulated step whose parts are faster is in a few cases slower, since things then come in
 // another order (Graham, Bounds on multiprocessing timing anomalies, 1969): of so many comparisons
-// one may exceed kMostSlower, and none kMostEver: early updates come in another order, and short
-// chunks beside a long parameter are padded more on twice the GPUs. As few spare slots are taken as
-// gain what most do but for kEarlyGain.
+// one may exceed kMostSlower, and none kMostEver: early updates come in another order. As few spare
+// slots are taken as gain what most do but for kEarlyGain.
 constexpr double kMostSlower = kEarlyGain + 0.0025, kMostEver = 0.035;
 // Faster copies take more of host memory's bandwidth from updates, and swing chunks copy the most.
-constexpr double kMostEverSwinging = 0.05;
+// Twice the GPUs pad chunks more, which may cost one block of few.
+constexpr double kMostEverSwingingOrShared = 0.05;
 constexpr int kComparisonsAnAnomaly = 150;
 constexpr double kMostSlowerThanDeferred = 0.015;
 constexpr double kMostSeconds = 5;  // of a processor
@@ -163,6 +163,7 @@ void double_gpus(Machine* machine) {
 struct Change {
   const char* name;
   void (*make)(Machine* machine);
+  bool shares_chunks = false;  // among more GPUs
 };
 constexpr Change kChanges[] = {
     {"memory x 1.1",
@@ -194,11 +195,12 @@ constexpr Change kChanges[] = {
     {"GPUs x 2",
      [](Machine* machine) {
        if (machine->gpus > 1 && machine->gpus <= 512) double_gpus(machine);
-     }},
+     },
+     /*shares_chunks=*/true},
 };
 
 TEST(RandomPlans, MoreOfAnythingIsNeverSlower) {
-  const uint64_t cases = number_setting("ELIXIR_RANDOM_CASES", kCases);
+  const uint64_t cases = number_setting("ELIXIR_RANDOM_CASES", kAll ? kCases : kCases / 2);
   RandomCases random(number_setting("ELIXIR_RANDOM_SEED", kSeed));
   int comparisons = 0, anomalies = 0;
   double worst = 0;
@@ -212,7 +214,8 @@ TEST(RandomPlans, MoreOfAnythingIsNeverSlower) {
       change.make(&more);
       const double slower =
           shortest_s(make_plan(one.profile, more, one.request)) / step_s(before) - 1;
-      EXPECT_LE(slower, swings ? kMostEverSwinging : kMostEver)
+      const bool uneven = swings || change.shares_chunks;
+      EXPECT_LE(slower, uneven ? kMostEverSwingingOrShared : kMostEver)
           << "case " << i << ", " << change.name;
       ++comparisons;
       anomalies += slower > kMostSlower;

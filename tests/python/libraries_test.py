@@ -25,6 +25,11 @@ def two_ways(make_model, lr=1e-3):
     yield 'elixir', model, elixir.AdamW(model, lr=lr)
 
 
+def resident_mib(field):
+    with open('/proc/self/status', encoding='ascii') as file:
+        return next(int(line.split()[1]) / 1024 for line in file if line.startswith(field))
+
+
 class Libraries(PythonCase):
     def test_a_loop_with_a_scheduler_and_accumulation(self):
         results = {}
@@ -66,14 +71,24 @@ class Libraries(PythonCase):
                         optimizer.zero_grad()
                         losses.append(loss.item())
             results[name] = losses
-            if name == 'elixir':
-                self.saves_and_loads(accelerator, model, optimizer)
         self.assertLess(farthest(results['elixir'], results['torch']), 1e-6)
 
-    def saves_and_loads(self, accelerator, model, optimizer):
-        folder = os.path.join(self.folder, 'state')
+    def test_accelerate_saves_and_loads(self):
+        from accelerate import Accelerator
+        for dtype in (torch.float32, torch.bfloat16):
+            accelerator = Accelerator(cpu=True)
+            model = small_model('llama', dtype)
+            model, optimizer = accelerator.prepare(model, elixir.AdamW(model, lr=1e-3))
+            self.saves_and_loads(accelerator, model, optimizer, os.path.join(self.folder, str(dtype)))
+
+    def saves_and_loads(self, accelerator, model, optimizer, folder):
+        for tokens in batches(3):
+            model(input_ids=tokens, labels=tokens).loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
         accelerator.save_state(folder)
         self.assertLess(os.path.getsize(os.path.join(folder, 'optimizer.bin')), 10_000)
+        self.assertEqual(sorted(os.listdir(os.path.join(folder, 'elixir'))), ['elixir.json', 'optimizer'])
         before = masters_hash(optimizer.optimizer)
         tokens = batches(1, seed=5)[0]
 
@@ -86,6 +101,82 @@ class Libraries(PythonCase):
         accelerator.load_state(folder)
         self.assertEqual(masters_hash(optimizer.optimizer), before)
         self.assertEqual(one_more(), after)
+        os.rename(os.path.join(folder, 'elixir'), os.path.join(folder, 'away'))
+        with self.refused('has no folder elixir/'):
+            accelerator.load_state(folder)
+        self.assertEqual(masters_hash(optimizer.optimizer), after)  # nothing was loaded
+
+    def test_accelerate_piece_by_piece(self):
+        """prepare_model() and prepare_optimizer() by themselves follow mixed_precision and save the states, too."""
+        from accelerate import Accelerator
+        from accelerate.state import AcceleratorState
+        AcceleratorState._reset_state(True)
+        accelerator = Accelerator(cpu=True, mixed_precision='bf16')
+        model = accelerator.prepare_model(small_model('llama'))
+        optimizer = accelerator.prepare_optimizer(elixir.AdamW(model, lr=1e-3))
+        tokens = batches(1)[0]
+        model(input_ids=tokens, labels=tokens).loss.backward()
+        optimizer.step()
+        self.assertEqual(optimizer.optimizer.dtype, torch.bfloat16)
+        accelerator.save_state(os.path.join(self.folder, 'state'))
+        self.assertTrue(os.path.isdir(os.path.join(self.folder, 'state', 'elixir')))
+
+    def test_settings_of_accelerate_that_cannot_be_followed(self):
+        from accelerate import Accelerator
+        from accelerate.state import AcceleratorState
+        for settings, text in (({'mixed_precision': 'fp16'}, 'use "bf16"'), ({'dynamo_backend': 'eager'}, 'compile')):
+            for prepare in ('prepare', 'prepare_optimizer'):
+                AcceleratorState._reset_state(True)
+                accelerator = Accelerator(cpu=True, **settings)
+                with self.subTest(settings), self.refused(text):
+                    getattr(accelerator, prepare)(elixir.AdamW(small_model('llama')))
+        AcceleratorState._reset_state(True)
+
+    def test_torch_makes_no_step_of_its_own(self):
+        """torch.distributed.checkpoint would: it makes states that it does not find by a step with zeros."""
+        from torch.distributed.checkpoint.state_dict import get_state_dict
+        model = torch.nn.Linear(4, 4)
+        optimizer = elixir.AdamW(model)
+        model(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+        with self.refused('torch.distributed.checkpoint', 'elixir.save'):
+            get_state_dict(model, optimizer)
+        self.assertEqual(optimizer.outcome()['step'], 1)
+
+    def test_torch_does_not_take_an_elixir_optimizer_for_one_without_moments(self):
+        model = torch.nn.Linear(4, 4)
+        with self.assertRaisesRegex(ValueError, "doesn't match the size"):
+            torch.optim.AdamW(torch.nn.Linear(4, 4).parameters()).load_state_dict(elixir.AdamW(model).state_dict())
+
+    def test_one_process_does_not_use_several_gpus(self):
+        model = torch.nn.Linear(4, 4)
+        optimizer = elixir.AdamW(model)
+        with self.refused('DataParallel', 'torchrun', 'CUDA_VISIBLE_DEVICES'):
+            torch.nn.DataParallel(model)
+        self.assertFalse(optimizer.started)
+
+    def test_types_in_which_nothing_is_computed(self):
+        for dtype, text in ((torch.float16, 'use dtype="bf16"'), (torch.float64, 'give dtype="fp32"')):
+            model = torch.nn.Linear(4, 4).to(dtype)
+            with self.refused(text):
+                elixir.AdamW(model).start()
+            elixir.AdamW(model, dtype='fp32').start()
+            self.assertEqual(model.weight.dtype, torch.float32)
+
+    def test_a_base_that_is_cast_is_named(self):
+        import peft
+        for dtype in (None, 'bf16'):
+            model = peft.get_peft_model(small_model('llama', torch.bfloat16), peft.LoraConfig(r=4, target_modules=['q_proj']))
+            optimizer = elixir.AdamW(model, dtype=dtype)
+            if dtype is None:
+                with self.assertLogs('elixir', 'WARNING') as said:
+                    optimizer.start()
+                self.assertIn('cast from torch.bfloat16 to torch.float32', said.output[0])
+            else:
+                with self.assertNoLogs('elixir', 'WARNING'):
+                    optimizer.start()
+            frozen = next(p for p in model.parameters() if not p.requires_grad)
+            self.assertEqual(frozen.dtype, torch.bfloat16 if dtype else torch.float32)
 
     def test_peft(self):
         import peft
@@ -121,6 +212,31 @@ class Libraries(PythonCase):
                 self.assertEqual(type(merged).__name__, 'LlamaForCausalLM')
                 self.assertTrue(torch.allclose(merged(input_ids=tokens).logits, logits, atol=1e-4))
         self.assertLess(farthest(results['elixir'], results['torch']), 1e-6)
+
+    def test_an_adapter_resumes_beside_its_base(self):
+        import peft
+
+        def adapted():
+            torch.manual_seed(5)
+            return peft.get_peft_model(small_model('llama'), peft.LoraConfig(
+                r=8, lora_alpha=16, target_modules=['q_proj', 'v_proj'], lora_dropout=0.0))
+
+        hashes = []
+        for resume in (None, os.path.join(self.folder, 'checkpoint-10')):
+            model = adapted()
+            optimizer = elixir.AdamW(model, lr=1e-3, weight_decay=0.1, dtype='bf16')
+            python_case.trained(model, optimizer, self.folder, resume=resume, save_strategy='steps', save_steps=10)
+            hashes.append(masters_hash(optimizer))
+        self.assertEqual(*hashes)
+        trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+        self.assertLess(python_case.bytes_in(os.path.join(self.folder, 'checkpoint-10', 'elixir')),
+                        12 * trained + 30_000)
+        model = adapted()
+        with torch.no_grad():
+            model.base_model.model.lm_head.weight[3] += 1
+        optimizer = elixir.AdamW(model, lr=1e-3, weight_decay=0.1, dtype='bf16')
+        with self.refused('saved without what is not trained', 'the same base'):
+            python_case.trained(model, optimizer, self.folder, resume=resume)
 
     def test_sft(self):
         try:
@@ -172,11 +288,27 @@ class Libraries(PythonCase):
         model = small_model('llama')
         optimizer = elixir.AdamW(model, lr=1e-3)
         optimizer.start()
-        with self.assertRaises(RuntimeError):
-            model.resize_token_embeddings(600)
-            tokens = batches(1)[0]
+        model.resize_token_embeddings(600)
+        tokens = batches(1)[0]
+        with self.assertRaisesRegex(  # autograd makes a RuntimeError of elixir's
+                RuntimeError, "'model.embed_tokens.weight' was given other data.*resize_token_embeddings.*resize the module before"):
             model(input_ids=tokens, labels=tokens).loss.backward()
-            optimizer.step()
+
+    def test_save_pretrained_takes_one_copy_of_the_model(self):
+        model = small_model('llama', hidden_size=512, intermediate_size=2048, num_hidden_layers=8, vocab_size=8000)
+        optimizer = elixir.AdamW(model, lr=1e-3)
+        optimizer.start()
+        model_mib = sum(parameter.numel() for parameter in model.parameters()) * 4 / 2**20
+        for save, limit_mib in ((lambda folder: elixir.save_model(optimizer, folder), 64),
+                                (model.save_pretrained, model_mib + 64)):
+            before, mapped = resident_mib('VmRSS'), resident_mib('RssShmem') + resident_mib('RssFile')
+            with open('/proc/self/clear_refs', 'w', encoding='ascii') as file:
+                file.write('5')  # VmHWM begins anew
+            for number in range(3):  # what a save kept would add up
+                save(os.path.join(self.folder, f'{limit_mib}-{number}'))
+            # Not counted: elixird's memory, which this process has looked at, and code that it has loaded.
+            mapped = resident_mib('RssShmem') + resident_mib('RssFile') - mapped
+            self.assertLess(resident_mib('VmHWM') - before - mapped, limit_mib)
 
 
 if __name__ == '__main__':

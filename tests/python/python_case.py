@@ -1,16 +1,22 @@
 """What the tests of python/elixir share: an elixird of their own, small models, and trainings beside torch's."""
 
+import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 HERE = os.path.dirname(os.path.realpath(__file__))
 BUILD = os.environ.get('ELIXIR_BUILD_DIR', os.path.join(HERE, '..', '..', 'build', 'release'))
 SKIPPED = 77
+EVERY_CASE = os.environ.get('ELIXIR_EVERY_CASE') == '1'
+TIMING = os.environ.get('ELIXIR_TIMING') == '1'  # the test's entry with the label timing
+LOOK_S = 0.02
+ONE_RANK = {'RANK': '0', 'LOCAL_RANK': '0', 'WORLD_SIZE': '1', 'LOCAL_WORLD_SIZE': '1', 'ELIXIR_JOB': 'one'}
 os.environ['OMP_NUM_THREADS'] = '1'
 if 'RANK' not in os.environ:  # a test, not a rank that it has started
     for name in [name for name in os.environ if name.startswith(('ELIXIR_RUNTIME', 'ELIXIR_JOB', 'TORCHELASTIC_'))]:
@@ -68,6 +74,18 @@ class PythonCase(unittest.TestCase):
         self.assertEqual(finished.returncode, 0, finished.stdout[-3000:] + finished.stderr[-6000:])
         return finished.stdout.splitlines()
 
+    def warm_lines(self, script, *args):
+        """What warm.each() of a script of this folder prints, one dictionary for each case."""
+        finished = subprocess.run([sys.executable, '-B', os.path.join(HERE, script), self.folder, *map(str, args)],
+                                  capture_output=True, text=True, check=False, env={**os.environ, **ONE_RANK})
+        self.assertEqual(finished.returncode, 0, finished.stderr)
+        return [json.loads(line) for line in finished.stdout.splitlines()]
+
+    def await_no_jobs(self):
+        """elixird has freed all sessions."""
+        while running_jobs():
+            time.sleep(LOOK_S)  # cannot fail by chance: it polls
+
 
 class Refused:
     def __init__(self, test, kind, texts):
@@ -83,6 +101,12 @@ class Refused:
         for text in self.texts:
             self.test.assertIn(text, str(error))
         return True
+
+
+def running_jobs():
+    """What elixird says of each job."""
+    import elixir
+    return [job for daemon in elixir._status.ask() for job in daemon['jobs']]
 
 
 def need(*modules):
@@ -127,6 +151,15 @@ def small_model(kind, dtype=torch.float32, **changes):
     return model.to(dtype)
 
 
+# What Trainer is asked to train, and how.
+KINDS = ('llama', 'gpt2', 'qwen3', 'gemma3', 'mixtral')
+WAYS = {
+    'plain': {}, 'checkpointing': {'activation_checkpointing': True},
+    'accumulation with a rest': {'gradient_accumulation_steps': 2, 'max_steps': 17},
+    'clipped harder': {'max_grad_norm': 0.05}, 'two workers': {'dataloader_num_workers': 2},
+}
+
+
 def examples(count, length=48, seed=1):
     """Rows of tokens that can be learned."""
     generator = torch.Generator().manual_seed(seed)
@@ -153,6 +186,10 @@ def farthest(ours, theirs):
     """The largest relative difference."""
     assert len(ours) == len(theirs) and ours, (ours, theirs)
     return max(abs(a - b) / max(abs(b), 1e-9) for a, b in zip(ours, theirs))
+
+
+def bytes_in(folder):
+    return sum(os.path.getsize(os.path.join(path, name)) for path, _, names in os.walk(folder) for name in names)
 
 
 def masters_hash(optimizer):

@@ -47,14 +47,21 @@ check "--check fails" test $? -eq 1
 check "--check names the package" contains "$output" "libxxhash-dev"
 check "--check names torch" contains "$output" "torch"
 
-# 4. Wrong arguments.
+# 4. The packages alone: neither torch nor a compiler is missed, and .venv is not made.
+output=$(PATH="$folder/bin:$PATH" "${as_nobody[@]}" "$folder/tree/scripts/setup.sh" --packages 2>&1 </dev/null)
+check "--packages fails where one is missing" test $? -eq 1
+check "it prints the command" contains "$output" "apt-get install --no-install-recommends -y libxxhash-dev"
+output=$("$folder/tree/scripts/setup.sh" --packages 2>&1)
+check "--packages is done where none is missing" test $? -eq 0 -a -z "$output" -a ! -e "$folder/tree/.venv"
+
+# 5. Wrong arguments.
 output=$("$repository/scripts/build.sh" relaese 2>&1)
 check "an unknown preset fails" test $? -eq 2
 check "and the known ones are named" contains "$output" "release, debug, asan, tsan"
 "$repository/scripts/setup.sh" --nonsense >/dev/null 2>&1
 check "an unknown argument fails" test $? -eq 1
 
-# 5. Another torch beside .venv's.
+# 6. Another torch beside .venv's.
 for torch in "" 2.15 newer ../2.15.0; do
   output=$("$repository/scripts/setup.sh" --torch "$torch" --check 2>&1)
   check "--torch '$torch' is refused" test $? -eq 1

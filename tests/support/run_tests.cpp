@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 
+#include <csignal>
 #include <cstdio>
 
 namespace elixir::test {
@@ -21,6 +22,12 @@ void tell_skip(const ::testing::TestInfo& test) {
   std::printf("skipped: %s.%s: %s\n", test.test_suite_name(), test.name(), reason.c_str());
 }
 
+// A shell that starts a run in its background, or nohup, has it ignore these, and so would each
+// program of a test.
+void heed_interrupts() {
+  for (const int number : {SIGINT, SIGQUIT, SIGHUP}) std::signal(number, SIG_DFL);
+}
+
 }  // namespace
 
 int run_tests(int argc, char** argv, const std::string& reason) {
@@ -29,6 +36,7 @@ int run_tests(int argc, char** argv, const std::string& reason) {
     std::printf("skipped: %s\n", reason.c_str());
     return kSkipped;
   }
+  heed_interrupts();
   const int outcome = RUN_ALL_TESTS();
   const ::testing::UnitTest& all = *::testing::UnitTest::GetInstance();
   for (int i = 0; i < all.total_test_suite_count(); ++i) {

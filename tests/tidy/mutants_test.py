@@ -1,14 +1,18 @@
 """The list of mutants fits the tree, and scripts/mutants.py tells one that is caught from one that is
 not."""
 
+import argparse
+import contextlib
 import fnmatch
 import glob
+import io
 import os
 import re
 import sys
 import tempfile
 import tomllib
 import unittest
+from unittest import mock
 
 REPOSITORY = os.path.realpath(os.path.join(os.path.dirname(__file__), '..', '..'))
 sys.path.insert(0, os.path.join(REPOSITORY, 'scripts'))
@@ -139,6 +143,20 @@ class Parts(unittest.TestCase):
                 mutants.part_of(self.LIST, part)
 
 
+class Owed(unittest.TestCase):
+    LIST = [{'id': str(i), 'file': f'{i}.cpp', 'old': 'a'} for i in range(4)]
+
+    def test_a_change_asks_for_new_mutants_and_those_of_its_files(self):
+        before = [*self.LIST[:2], {**self.LIST[2], 'old': 'b'}]
+        self.assertEqual([mutant['id'] for mutant in mutants.owed(self.LIST, before, ['1.cpp', 'else.cpp'])],
+                         ['1', '2', '3'])
+        self.assertEqual(mutants.owed(self.LIST, self.LIST, []), [])
+
+    def test_the_list_of_a_revision(self):
+        listed = {mutant['id'] for mutant in mutants.load_of('HEAD')}
+        self.assertGreater(len(listed & {mutant['id'] for mutant in mutants.load()}), 100)
+
+
 class Results(unittest.TestCase):
     MUTANT = {'id': '1', 'what': 'made up', 'caught_by': ['a']}
 
@@ -189,12 +207,17 @@ class MadeUpCopy(mutants.Copy):
         super().__init__(jobs=1)
         self.tree = tree
         self.ran = []
+        self.limits_s = []
+
+    def refresh(self):
+        return 'a tree'
 
     def build(self, preset, programs):
         return 'no such program' if 'broken' in programs else ''
 
-    def passes(self, preset, test):
+    def failures(self, preset, test, limit_s):
         self.ran.append(test)
+        self.limits_s.append(limit_s)
         holds = test.split()[1] in mutants.read(os.path.join(self.tree, 'daemon/a.cpp')).decode()
         return [] if holds else [test]
 
@@ -208,6 +231,8 @@ class MadeUpMutants(unittest.TestCase):
         os.makedirs(os.path.join(folder.name, 'daemon'))
         self.copy = MadeUpCopy(folder.name)
         self.copy.write('daemon/a.cpp', self.TEXT.encode())
+        self.path = os.path.join(folder.name, 'baseline.json')
+        self.baseline = mutants.Baseline(self.path, 'a tree')
         self.rooms = dict(mutants.ROOM_TESTS)
         mutants.ROOM_TESTS['daemon'] = ['room count']
         self.addCleanup(mutants.ROOM_TESTS.update, self.rooms)
@@ -215,13 +240,13 @@ class MadeUpMutants(unittest.TestCase):
     def outcome(self, old, new, **expected):
         mutant = {'id': '1', 'what': 'made up', 'file': 'daemon/a.cpp', 'old': old, 'new': new,
                   'preset': 'plain', **(expected or {'caught_by': ['said size']})}
-        outcome = mutants.try_mutant(mutant, self.copy)
+        outcome = mutants.try_mutant(mutant, self.copy, self.baseline)
         self.assertEqual(mutants.read(os.path.join(self.copy.tree, 'daemon/a.cpp')).decode(), self.TEXT)
         return outcome
 
     def test_what_a_test_sees_is_caught_and_the_rooms_tests_need_not_run(self):
         self.assertEqual(self.outcome('size', 'length').verdict, 'caught')
-        self.assertEqual(self.copy.ran, ['said size'])
+        self.assertEqual(self.copy.ran, ['said size'] * 2)  # without the mutant, and with it
 
     def test_what_only_the_room_sees_is_caught_by_that(self):
         outcome = self.outcome('count', 'number')
@@ -230,7 +255,7 @@ class MadeUpMutants(unittest.TestCase):
     def test_what_nobody_sees_survives_and_that_is_a_failure(self):
         outcome = self.outcome('// units', '// bytes')
         self.assertEqual(outcome.verdict, 'survived')
-        self.assertEqual(self.copy.ran, ['said size', 'room count'])
+        self.assertEqual(self.copy.ran, ['said size', 'said size', 'room count', 'room count'])
         lines, well = mutants.summary([outcome], whole=False)
         self.assertFalse(well)
         self.assertIn('survived', lines[0])
@@ -249,17 +274,62 @@ class MadeUpMutants(unittest.TestCase):
     def test_what_does_not_build_is_not_caught(self):
         self.assertEqual(self.outcome('size', 'length', caught_by=['broken size']).verdict, 'error')
 
-    # Else a test of the room that fails anyway would make a survivor one that is caught.
-    def test_a_test_of_the_room_that_fails_without_a_mutant_is_seen(self):
-        mutant = {'id': '1', 'file': 'daemon/a.cpp', 'preset': 'plain', 'caught_by': ['said size']}
+    # Such a test says nothing about the mutant.
+    def test_a_test_that_fails_without_a_mutant_is_an_error(self):
+        outcome = self.outcome('size', 'length', caught_by=['said weight'])
+        self.assertEqual(outcome.verdict, 'error')
+        self.assertIn('without a mutant, said weight fails', outcome.detail)
         mutants.ROOM_TESTS['daemon'] = ['room weight']
-        self.assertEqual(mutants.check_baseline([mutant], self.copy, str), ['room weight'])
-        self.assertEqual(mutants.check_baseline([{**mutant, 'not_run': 'it takes LibTorch'}], self.copy, str), [])
+        self.assertEqual(self.outcome('// units', '// bytes').verdict, 'error')
 
-    def test_a_part_of_a_program_that_runs_as_a_whole_is_left_out(self):
-        mutant = {'id': '1', 'file': 'daemon/a.cpp', 'preset': 'plain', 'caught_by': ['room A.*', 'other A.*']}
-        mutants.ROOM_TESTS['daemon'] = ['room']
-        self.assertEqual(mutants.baseline_tests([mutant], 'plain'), ['other A.*', 'room'])
+    def test_a_tests_own_time_limits_it(self):
+        for seconds, limit_s in ((0.5, 25), (12, 140), (100, 300)):
+            self.baseline.keep('plain said size', seconds)
+            self.copy.limits_s.clear()
+            self.outcome('size', 'length')
+            self.assertEqual(self.copy.limits_s, [limit_s])
+
+    def test_times_are_kept_for_the_same_tree(self):
+        self.outcome('size', 'length')
+        self.copy.ran.clear()
+        self.baseline = mutants.Baseline(self.path, 'a tree')
+        self.outcome('size', 'length')
+        self.assertEqual(self.copy.ran, ['said size'])
+        self.assertEqual(mutants.Baseline(self.path, 'another tree').seconds, {})
+
+    def run_all(self, count, workers, **options):
+        """The rows of `count` mutants, by workers that each have a copy."""
+        chosen = [{'id': str(i), 'what': 'made up', 'file': 'daemon/a.cpp', 'old': 'size', 'new': f'length{i}',
+                   'preset': 'plain', 'caught_by': ['said size']} for i in range(count)]
+        results = mutants.Results(os.path.join(os.path.dirname(self.path), 'results.tsv'), str, 'abc')
+        options = argparse.Namespace(**{'again': False, 'minutes': None, 'jobs': 1, 'workers': workers, **options})
+        trees = []
+
+        def made_up_copy(_, number):
+            copy = MadeUpCopy(os.path.join(os.path.dirname(self.path), f'tree-{number}'))
+            copy.write('daemon/a.cpp', self.TEXT.encode())
+            trees.append(copy.tree)
+            return copy
+
+        with mock.patch.object(mutants, 'Copy', made_up_copy), \
+                mock.patch.object(mutants, 'WORK', os.path.dirname(self.path)), \
+                contextlib.redirect_stdout(io.StringIO()):
+            mutants.run_mutants(chosen, options, results, {mutant['id'] for mutant in chosen})
+        self.assertEqual(len(set(trees)), min(workers, count) or 1)
+        return results.rows
+
+    def test_workers_ask_each_mutant_once(self):
+        for workers in (1, 2, 3, 5):
+            rows = self.run_all(7, workers, again=True)
+            self.assertEqual(sorted((name, row[0]) for name, row in rows.items()), [(str(i), 'caught') for i in range(7)])
+        self.assertEqual(self.run_all(0, 2), rows)
+
+    def test_no_mutant_begins_after_the_minutes(self):
+        self.assertEqual(self.run_all(7, 2, minutes=1e-9), {})
+
+    def test_a_workers_fault_is_the_runs(self):
+        with mock.patch.object(mutants, 'try_mutant', side_effect=OSError('full')), self.assertRaises(OSError):
+            self.run_all(7, 2)
 
     def test_one_in_ten_may_be_accepted(self):
         caught = self.outcome('size', 'length')

@@ -11,7 +11,8 @@ REPOSITORY = os.path.realpath(os.path.join(os.path.dirname(__file__), '..', '..'
 BUILD = os.path.realpath(os.path.join(os.environ.get('ELIXIR_BIN_DIR', f'{REPOSITORY}/build/release/bin'), '..'))
 sys.path.insert(0, os.path.join(REPOSITORY, 'scripts'))
 
-import nightly  # noqa: E402  (where they are, is known only now)
+import mutants  # noqa: E402  (where they are, is known only now)
+import nightly  # noqa: E402
 import quick_tests  # noqa: E402
 import sanitizer_tests  # noqa: E402
 import test_rungs  # noqa: E402
@@ -131,13 +132,13 @@ class Nightly(unittest.TestCase):
         self.steps = [nightly.Step(name, 'true') for name in ('a', 'b', 'c')]
         self.ran = []
 
-    def run_steps(self, commit='one', fails=(), seconds=0, earlier=False):
+    def run_steps(self, commit='one', fails=(), seconds=0, earlier=False, code=1):
         clock = iter(range(0, 100000, seconds or 1))
         self.ran = []
 
         def run(step):
             self.ran.append(step.name)
-            return step.name not in fails
+            return code if step.name in fails else 0
         self.progress = nightly.Progress(self.path, commit, earlier)
         return nightly.run_steps(self.steps, self.progress, 60, run, lambda: next(clock))
 
@@ -167,6 +168,14 @@ class Nightly(unittest.TestCase):
         self.assertEqual(self.run_steps(), ([], []))
         self.assertEqual(self.ran, ['b', 'c'])
 
+    def test_a_step_that_did_not_finish_is_left_and_so_is_what_follows(self):
+        self.assertEqual(self.run_steps(fails=('b',), code=mutants.UNFINISHED), ([], ['b', 'c']))
+        self.assertEqual(self.run_steps(), ([], []))
+        self.assertEqual(self.ran, ['b', 'c'])
+
+    def test_what_cannot_run_here_is_no_failure(self):
+        self.assertEqual(self.run_steps(fails=('b',), code=nightly.SKIPPED), ([], []))
+
     def test_a_row_takes_the_place_of_the_parts_last_one(self):
         page = '# Page\n\n| part |\n|---|\n| `b` | old |\n| `c` | kept |\n'
         page = nightly.with_row(page, 'b', '| `b` | new |')
@@ -182,7 +191,8 @@ class Nightly(unittest.TestCase):
         known = nightly.parts()
         self.assertIn('plans-1', nightly.due_parts(known, {'planner': 0}))
         self.assertNotIn('plans-1', nightly.due_parts(known, {'client': 0, 'planner': 1}))
-        self.assertIn('mutants-1', nightly.due_parts(known, {'client': 0}))
+        self.assertIn('mutants', nightly.due_parts(known, {'client': 0}))
+        self.assertNotIn('mutants-1', nightly.due_parts(known, {'client': 0}))
         self.assertEqual(nightly.due_parts(known, {}), [])
 
     def test_rooms_of_parts_are_rooms(self):

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <vector>
+
+#include "planner/machine.h"
+#include "planner/profile.h"
+
+namespace elixir::planner {
+
+// Seconds of one GPU, by why they pass.
+struct ComputeParts {
+  double products_s = 0;
+  double attention_s = 0;
+  double memory_s = 0;  // other operators read and write
+  double launch_s = 0;
+
+  double total() const { return products_s + attention_s + memory_s + launch_s; }
+  void add(const ComputeParts& other);
+};
+
+// Whether compute_parts() can say: the profile describes operators, and the machine says how fast a
+// GPU's memory is.
+bool knows_compute_parts(const ModelProfile& profile, const Machine& machine);
+
+// By operator of profile.steps. A product takes max(operations / matrix rate, bytes / memory rate).
+// Fused attention takes operations / its own rate, other operators bytes / memory rate, and each
+// kernel a launch. Without activation checkpointing, backward's attention has backward's rate. With
+// it, backward also repeats forward, and its rate is that of 2 and 5 products.
+//
+// Rates that the machine does not say: a launch is 5 us (kAssumedLaunchUs), and attention reaches
+// kAssumedAttentionShare of the matrix rate. FP32 scales attention like products.
+// REQUIRES: knows_compute_parts().
+std::vector<ComputeParts> compute_parts(const ModelProfile& profile, const Machine& machine);
+
+inline constexpr double kAssumedLaunchUs = 5;
+// FlashAttention over causal sequences on an H200, head width 64 to 128, 1,024 to 2,048 tokens:
+// 0.36 to 0.66 of the matrix rate (bench/measured).
+inline constexpr double kAssumedAttentionShare = 0.5;
+
+}  // namespace elixir::planner
