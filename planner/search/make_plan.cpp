@@ -15,8 +15,8 @@
 namespace elixir::planner {
 namespace {
 
-// Of the lengths simulated, so many are looked at more closely.
-constexpr size_t kRefinedLengths = 5, kRefinedSwingLengths = 3;
+// Of the lengths simulated, so many are looked at more closely: without swing chunks, and with.
+constexpr size_t kRefinedLengths = 5;
 // Around the fastest so far of each kind, so many shorter and longer ones are simulated, too.
 constexpr std::ptrdiff_t kNeighbours = 3;
 // Steps as near as this are alike: then the length with the least padding is taken.
@@ -277,7 +277,7 @@ class Planner {
     std::stable_sort(looked_at_.begin(), looked_at_.end(), [](const auto& a, const auto& b) {
       return a->swing_step_s() < b->swing_step_s();
     });
-    const size_t n = std::min(looked_at_.size(), kRefinedSwingLengths);
+    const size_t n = std::min(looked_at_.size(), kRefinedLengths);
     AtLength* swinging = looked_at_.front().get();
     for (size_t i = 0; i < n; ++i) {
       ELIXIR_RETURN_IF_ERROR(looked_at_[i]->search.refine_swing());
