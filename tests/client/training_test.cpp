@@ -9,6 +9,7 @@
 #include <random>
 
 #include "client/device/host_device.h"
+#include "client/plan/run_plan.h"
 #include "planner/cache/belady.h"
 #include "tests/client/lazy_device.h"
 #include "tests/client/small_training.h"
