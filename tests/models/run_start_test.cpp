@@ -296,6 +296,12 @@ TEST_F(RunStartTest, AFolderOfSomebodysIsHeldAgainstWhatIsComputed) {
   EXPECT_THAT(check_same_model(folder_.path("model"), kTiny).message(),
               HasSubstr("'activation_function'"));
   EXPECT_TRUE(check_same_model(folder_.path("without"), kTiny).ok()) << "its tensors are looked at";
+  // A model that is planned for, but that nothing here computes.
+  folder_.write("phi/config.json",
+                R"({"model_type": "phi3", "hidden_size": 64, "num_hidden_layers": 2,
+      "num_attention_heads": 4, "intermediate_size": 128, "vocab_size": 100})");
+  EXPECT_THAT(check_same_model(folder_.path("phi"), kTiny).message(),
+              HasSubstr("weights are taken of gpt2"));
 }
 
 }  // namespace
