@@ -6,9 +6,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <set>
+#include <system_error>
 
 #include "base/control_groups.h"
 #include "base/text_file.h"
@@ -96,6 +99,21 @@ uint64_t last_level_cache_bytes(const std::vector<int>& processors, const std::s
     }
   }
   return bytes;
+}
+
+uint32_t numa_nodes_of(const std::vector<int>& processors, const std::string& root) {
+  std::set<std::string> nodes;
+  for (const int processor : processors) {
+    std::error_code failure;
+    const auto folder = fmt::format("{}/sys/devices/system/cpu/cpu{}", root, processor);
+    for (std::filesystem::directory_iterator entry(folder, failure), end; !failure && entry != end;
+         entry.increment(failure)) {
+      const std::string name = entry->path().filename();
+      const bool numbered = name.size() > 4 && std::isdigit(static_cast<unsigned char>(name[4]));
+      if (name.starts_with("node") && numbered) nodes.insert(name);
+    }
+  }
+  return std::max(static_cast<uint32_t>(nodes.size()), 1u);
 }
 
 std::string host_name() {

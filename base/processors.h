@@ -34,6 +34,10 @@ void bind_this_thread(const std::vector<int>& processors);
 // system does not tell. `root` is put before /sys, "" for the machine itself.
 uint64_t last_level_cache_bytes(const std::vector<int>& processors, const std::string& root = "");
 
+// The number of NUMA nodes that these processors belong to. 1 if the system does not tell. `root`
+// is put before /sys.
+uint32_t numa_nodes_of(const std::vector<int>& processors, const std::string& root = "");
+
 // This machine's name; "" if the system does not tell.
 std::string host_name();
 

@@ -18,7 +18,7 @@ std::string date(const Machine& machine) {
   return machine.probed.empty() ? "without a date" : machine.probed;
 }
 
-std::string row(const char* name, const std::string& value) {
+std::string row(std::string_view name, const std::string& value) {
   return fmt::format("  {:<22} {}\n", name, value);
 }
 
@@ -47,10 +47,20 @@ std::string machine_text(const ProbedMachine& probed) {
     out += row(i == 0 ? "update by elixird" : "",
                fmt::format("{}, {} trainer{}", gparam_s(by_trainers[i]), i + 1, i == 0 ? "" : "s"));
   }
-  out += row("matrix rate", fmt::format("{:8.2f} TFLOPS each, half at {:.0f} tokens",
-                                        machine.gpu_tflops, machine.gpu_half_tokens));
+  out += row("matrix rate", fmt::format("{:8.2f} TFLOPS each", machine.gpu_tflops));
+  if (machine.gpu_memory_gb_s > 0) {
+    out += row("operators' memory", gb_s(machine.gpu_memory_gb_s) + " each");
+  }
+  if (machine.gpu_launch_us > 0) {
+    out += row("a small operator", fmt::format("{:8.2f} us", machine.gpu_launch_us));
+  }
+  for (const planner::AttentionRate& rate : machine.gpu_attention_tflops) {
+    out += row(fmt::format("attention, heads {}", rate.head),
+               fmt::format("{:8.2f} TFLOPS forward, {:.2f} backward", rate.forward_tflops,
+                           rate.backward_tflops));
+  }
   if (machine.gpus > 1)
-    out += "rates are those of all devices together, but the matrix rate and collectives\n";
+    out += "rates are those of all devices together, but those of operators and collectives\n";
   for (const std::string& note : probed.notes) out += note + "\n";
   return out;
 }

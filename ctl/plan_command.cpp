@@ -20,13 +20,15 @@
 #include "planner/report/plan_text.h"
 #include "planner/report/predicted_trace.h"
 #include "planner/report/time_picture.h"
+#include "planner/report/what_if.h"
+#include "planner/search/least_changes.h"
 #include "shm/shape.h"
 
 namespace elixir::ctl {
 namespace {
 
 struct PlanOutputs {
-  bool json = false, compare = false;
+  bool json = false, compare = false, what_if = false;
   std::string largest;                                      // "batch", "seq", "layers"; "": none
   double tokens = 0, price_per_hour = 0;                    // of the whole run; of a GPU
   std::string output, trace, memory_picture, time_picture;  // files to write
@@ -66,7 +68,9 @@ Status check_outputs(const PlanArguments& arguments, const PlanOutputs& outputs)
   if (std::isnan(outputs.tokens) || std::isnan(outputs.price_per_hour) ||
       std::isnan(arguments.request.layout.gpu_state_share.value_or(0)) ||
       std::isnan(arguments.overrides.internode_gb_s.value_or(0)) ||
-      std::isnan(arguments.overrides.g2g_gb_s.value_or(0))) {
+      std::isnan(arguments.overrides.g2g_gb_s.value_or(0)) ||
+      std::isnan(arguments.overrides.link_gb_s.value_or(0)) ||
+      std::isnan(arguments.overrides.cpu_gparam_s.value_or(0))) {
     return error(Code::kInvalidArgument, "nan is not a number of tokens, price, share or rate");
   }
   if (outputs.price_per_hour > 0 && outputs.tokens == 0) {
@@ -75,6 +79,14 @@ Status check_outputs(const PlanArguments& arguments, const PlanOutputs& outputs)
   const bool of_one_plan = !outputs.largest.empty() || outputs.tokens > 0 ||
                            !outputs.output.empty() || !outputs.trace.empty() ||
                            !outputs.memory_picture.empty() || !outputs.time_picture.empty();
+  if (outputs.compare && outputs.what_if) {
+    return error(Code::kInvalidArgument, "--compare and --what-if: give one of them");
+  }
+  if (outputs.what_if && of_one_plan) {
+    return error(Code::kInvalidArgument,
+                 "--what-if makes a plan for each change: leave out the flags of one plan "
+                 "(--largest, --tokens and files to write)");
+  }
   if (outputs.compare && (of_one_plan || arguments.request.policy != planner::Policy::kElixir ||
                           arguments.request.layout != LayoutOptions())) {
     return error(Code::kInvalidArgument,
@@ -108,6 +120,49 @@ Status compare(const PlanOutputs& outputs, const planner::ModelProfile& profile,
   if (!rows.ok()) return rows.status();
   std::cout << (outputs.json ? planner::to_json(*rows) + "\n"
                              : printable(planner::to_text(*rows), /*lines=*/true));
+  return Status();
+}
+
+// The step with half and twice as many sequences, or tokens in each, where there are such; none
+// for a profile in a file, which is of one step.
+Result<std::vector<std::pair<std::string, planner::ModelProfile>>> other_steps(
+    const PlanArguments& arguments) {
+  std::vector<std::pair<std::string, planner::ModelProfile>> steps;
+  if (!arguments.profile.empty()) return steps;
+  const Result<planner::TransformerConfig> config = planner::config_of(arguments.model);
+  if (!config.ok()) return config.status();
+  const int64_t batch = arguments.model.batch;
+  const int64_t seq = arguments.model.seq != 0 ? arguments.model.seq
+                                               : std::min(planner::kDefaultSeq, config->context);
+  const auto add = [&](std::string change, int64_t sequences, int64_t tokens) -> Status {
+    if (sequences < 1 || tokens < 1 || tokens > config->context) return Status();
+    ModelProfileRequest model = arguments.model;
+    model.batch = sequences;
+    model.seq = tokens;
+    Result<planner::ModelProfile> profile = profile_of(arguments, model);
+    if (!profile.ok()) return profile.status();
+    steps.emplace_back(std::move(change), std::move(*profile));
+    return Status();
+  };
+  for (const int64_t other : {batch / 2, batch * 2}) {
+    ELIXIR_RETURN_IF_ERROR(add(fmt::format("--batch {}", other), other, seq));
+  }
+  for (const int64_t other : {seq / 2, seq * 2}) {
+    ELIXIR_RETURN_IF_ERROR(add(fmt::format("--seq {}", other), batch, other));
+  }
+  return steps;
+}
+
+Status tell_what_if(const PlanArguments& arguments, const PlanOutputs& outputs,
+                    const planner::ModelProfile& profile, const planner::Machine& machine,
+                    const planner::PlanRequest& request) {
+  std::vector<planner::WhatIfCase> cases = planner::machine_changes(profile, machine);
+  const auto steps = other_steps(arguments);
+  if (!steps.ok()) return steps.status();
+  for (const auto& [change, other] : *steps) cases.push_back({change, machine, &other});
+  const auto rows = planner::what_if(cases, request);
+  if (!rows.ok()) return rows.status();
+  std::cout << (outputs.json ? planner::to_json(*rows) + "\n" : planner::to_text(*rows));
   return Status();
 }
 
@@ -157,8 +212,11 @@ Status plan_command(const PlanArguments& arguments, const PlanOutputs& outputs,
     Result<planner::ModelProfile> profile = profile_of(arguments);
     if (!profile.ok()) return profile.status();
     if (outputs.compare) return compare(outputs, *profile, machine, request);
+    if (outputs.what_if) return tell_what_if(arguments, outputs, *profile, machine, request);
     Result<planner::PlannedStep> planned = planner::make_plan(*profile, machine, request);
-    if (!planned.ok()) return planned.status();
+    if (!planned.ok()) {
+      return planner::with_least_changes(planned.status(), *profile, machine, request);
+    }
     plan.profile = std::move(*profile);
     plan.planned = std::move(*planned);
   }
@@ -180,6 +238,8 @@ void add_output_flags(CLI::App* plan, PlanOutputs* outputs) {
   plan->add_flag("--json", outputs->json, "Print one JSON object");
   plan->add_flag("--compare", outputs->compare,
                  "A table: Elixir's exchanges beside DDP, ZeRO and ZeRO with offload");
+  plan->add_flag("--what-if", outputs->what_if,
+                 "A table: what each change of the machine or the step would bring");
   plan->add_option("--largest", outputs->largest,
                    "The most sequences, tokens a sequence or layers with which there is a plan")
       ->check(CLI::IsMember({"batch", "seq", "layers"}));

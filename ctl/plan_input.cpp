@@ -2,11 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <iostream>
 #include <string_view>
 
 #include "base/compute_type_names.h"
+#include "base/host_memory.h"
 #include "base/text_file.h"
 #include "base/units.h"
+#include "planner/adapters.h"
 #include "planner/choice_names.h"
 #include "planner/machine_cache.h"
 #include "planner/profile_json.h"
@@ -26,11 +29,19 @@ Status check_source(const PlanArguments& arguments) {
                  "{} of --model, --config and --profile are given: give one (--model gpt2-10b)",
                  sources);
   }
+  if (!arguments.adapters.empty()) {
+    ELIXIR_RETURN_IF_ERROR(planner::adapters_from_text(arguments.adapters).status());
+    if (!arguments.model.freeze.empty()) {
+      return error(Code::kInvalidArgument,
+                   "--adapters freezes all but the adapters: leave out --freeze");
+    }
+  }
   return arguments.profile.empty() ? planner::config_of(arguments.model).status() : Status();
 }
 
-Result<planner::ModelProfile> profile_of(const PlanArguments& arguments) {
-  if (arguments.profile.empty()) return profile_of_model(arguments.model);
+namespace {
+
+Result<planner::ModelProfile> profile_in_file(const PlanArguments& arguments) {
   const ModelProfileRequest other;
   if (!arguments.model.freeze.empty() || arguments.dtype_given ||
       arguments.model.layers != other.layers ||
@@ -54,19 +65,70 @@ Result<planner::ModelProfile> profile_of(const PlanArguments& arguments) {
                 fmt::format("{}: {}", arguments.profile, profile.status().message()));
 }
 
+Result<planner::ModelProfile> adapted(const PlanArguments& arguments,
+                                      Result<planner::ModelProfile> profile) {
+  if (arguments.adapters.empty() || !profile.ok()) return profile;
+  const Result<planner::Adapters> adapters = planner::adapters_from_text(arguments.adapters);
+  if (!adapters.ok()) return adapters.status();
+  return planner::with_adapters(std::move(*profile), *adapters);
+}
+
+}  // namespace
+
+Result<planner::ModelProfile> profile_of(const PlanArguments& arguments) {
+  if (arguments.profile.empty()) return profile_of(arguments, arguments.model);
+  return adapted(arguments, profile_in_file(arguments));
+}
+
+Result<planner::ModelProfile> profile_of(const PlanArguments& arguments,
+                                         const ModelProfileRequest& model) {
+  return adapted(arguments, profile_of_model(model));
+}
+
+namespace {
+
+// Two channels of DDR5-5600, in place: what a desktop has.
+constexpr double kAssumedDramGbS = 63;
+
+// A machine file of a host that was not measured, for a GPU by name.
+std::string assumed_host() {
+  planner::Machine machine;
+  machine.gpu_memory_bytes = planner::kLeastMemoryBytes;
+  machine.overhead_bytes = planner::kDeviceOverheadBytes;
+  machine.host_memory_bytes = memory_room().available_bytes;
+  machine.dram_gb_s = kAssumedDramGbS;
+  machine.cpu_update_gparam_s = kAssumedDramGbS / planner::kUpdateBytes;
+  machine.h2d_gb_s = machine.d2h_gb_s = machine.gpu_update_gparam_s = machine.gpu_tflops = 1;
+  std::cerr << fmt::format(
+      "elixirctl: this host has not been measured (elixirctl probe): {:.0f} GB/s of host memory "
+      "and "
+      "{:.1f} Gparam/s of updates are assumed, as a desktop has\n",
+      machine.dram_gb_s, machine.cpu_update_gparam_s);
+  return planner::to_json(machine);
+}
+
+}  // namespace
+
 Result<planner::Machine> machine_of(const PlanArguments& arguments) {
+  planner::MachineOverrides overrides = arguments.overrides;
+  if (!arguments.gpu.empty()) {
+    const Result<planner::KnownGpu> gpu = planner::known_gpu(arguments.gpu);
+    if (!gpu.ok()) return gpu.status();
+    overrides.gpu = *gpu;
+  }
   const Result<std::string> cached = planner::machine_cache_path();
   if (arguments.machine.empty() && !cached.ok()) return cached.status();
   const std::string& path = arguments.machine.empty() ? *cached : arguments.machine;
   const Result<std::string> text = read_text_file(path);
   if (!text.ok()) {
     if (!arguments.machine.empty()) return text.status();
+    if (overrides.gpu) return planner::machine_from_json(assumed_host(), overrides);
     return error(Code::kBadInput,
                  "this machine has not been measured ({}): run 'elixirctl probe', or give a "
-                 "--machine FILE",
+                 "--machine FILE or a --gpu NAME",
                  text.status().message());
   }
-  Result<planner::Machine> machine = planner::machine_from_json(*text, arguments.overrides);
+  Result<planner::Machine> machine = planner::machine_from_json(*text, overrides);
   if (machine.ok()) return machine;
   return Status(machine.status().code(), fmt::format("{}: {}", path, machine.status().message()));
 }
@@ -91,7 +153,10 @@ void add_model_flags(CLI::App* plan, PlanArguments* arguments) {
   plan->add_option("--layers", arguments->model.layers, "In place of the model's own; 0: its own")
       ->check(CLI::Range(int64_t{0}, planner::kMaxLayers));
   plan->add_option("--freeze", arguments->model.freeze,
-                   "Parameters whose names this regular expression finds are not trained (LoRA)");
+                   "Parameters whose names this regular expression finds are not trained");
+  plan->add_option("--adapters", arguments->adapters,
+                   "Only low-rank adapters (LoRA) are trained: RANK, or RANK,REGEX of the weights "
+                   "that have some (default: queries and values)");
   add_choice(
       *plan, "--dtype", arguments->model.dtype, kComputeTypeNames,
       "Type of parameters and activations: bf16, fp16 or fp32 (default: that of --config, else "
@@ -106,6 +171,20 @@ void add_machine_flags(CLI::App* plan, PlanArguments* arguments) {
       "--machine", arguments->machine,
       "The machine's rates and memory (default: those that 'elixirctl probe' measured here)");
   planner::MachineOverrides& overrides = arguments->overrides;
+  std::string names;
+  for (const planner::KnownGpu& gpu : planner::known_gpus()) {
+    names += (names.empty() ? "" : ", ") + std::string(gpu.name);
+  }
+  plan->add_option("--gpu", arguments->gpu,
+                   "Rates and memory of a GPU's data sheet in the machine's place: " + names);
+  plan->add_option("--link-gb-s", overrides.link_gb_s, "A GPU's link, each way, in GB/s")
+      ->check(CLI::Range(planner::kLeastRate, planner::kMostRate));
+  plan->add_option("--cpu-gparam-s", overrides.cpu_gparam_s,
+                   "elixird's update, in 1e9 parameters a second")
+      ->check(CLI::Range(planner::kLeastRate, planner::kMostRate));
+  plan->add_option("--numa-nodes", overrides.host_numa_nodes,
+                   "NUMA nodes of the host, in the machine file's place; its rates are scaled")
+      ->check(CLI::Range(int64_t{1}, int64_t{planner::kMostNumaNodes}));
   plan->add_option("--gpus", overrides.gpus,
                    "GPUs in all, in the machine file's place; rates are scaled")
       ->check(CLI::Range(int64_t{1}, int64_t{planner::kMostGpus}));

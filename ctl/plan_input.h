@@ -16,6 +16,8 @@ namespace elixir::ctl {
 struct PlanArguments {
   ModelProfileRequest model;
   std::string profile, machine;         // files
+  std::string adapters;                 // RANK or RANK,REGEX; "": none
+  std::string gpu;                      // a known one's name; "": the machine's own
   planner::MachineOverrides overrides;  // replace values of the machine file
   planner::PlanRequest request;         // without its tokens
   bool tokens_given = false;            // --batch or --seq
@@ -33,6 +35,9 @@ Status check_source(const PlanArguments& arguments);
 // flags that contradict one another, kBadInput with the file's name, and those of
 // profile_of_model().
 Result<planner::ModelProfile> profile_of(const PlanArguments& arguments);
+// Of this model in place of the arguments' own.
+Result<planner::ModelProfile> profile_of(const PlanArguments& arguments,
+                                         const ModelProfileRequest& model);
 Result<planner::Machine> machine_of(const PlanArguments& arguments);
 planner::PlanRequest request_of(const PlanArguments& arguments);
 

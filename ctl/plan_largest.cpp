@@ -34,7 +34,7 @@ Result<LargestPlan> largest_plan(const PlanArguments& arguments, const std::stri
     ModelProfileRequest model = arguments.model;
     set(what, static_cast<int64_t>(value), &model);
     progress.looking_at(what, value);
-    Result<planner::ModelProfile> profile = profile_of_model(model);
+    Result<planner::ModelProfile> profile = profile_of(arguments, model);
     if (!profile.ok()) return profile.status();
     const Result<planner::LeastPlan> least = planner::least_plan(*profile, machine, request);
     if (!least.ok()) return least.status();

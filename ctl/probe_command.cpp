@@ -19,6 +19,7 @@ struct ProbeArguments {
   std::string output;
   bool quick = false;
   bool json = false;
+  bool forget = false;
 };
 
 std::vector<std::string> arguments_of(const ProbeArguments& arguments) {
@@ -44,7 +45,20 @@ Result<std::string> keep(const ProbeArguments& arguments, const planner::ProbedM
   return "kept in " + *path;
 }
 
+Status forget() {
+  const Result<std::string> path = planner::machine_cache_path();
+  if (!path.ok()) return path.status();
+  const Result<bool> there = planner::forget_machine(*path);
+  if (!there.ok()) return there.status();
+  std::cout << printable(*there ? "removed " + *path : *path + " is not there") << "\n";
+  return Status();
+}
+
 int probe_command(const ProbeArguments& arguments, const CLI::App& app) {
+  if (arguments.forget) {
+    const Status forgotten = forget();
+    return forgotten.ok() ? 0 : report_failure(app, forgotten);
+  }
   // Its progress and its errors go where this program's go.
   const Result<HelperRun> run =
       run_helper_program("elixir-probe", arguments_of(arguments), "measures this machine");
@@ -87,6 +101,11 @@ Command add_probe(CLI::App& app) {
       "--g2g-gb-s", arguments->g2g,
       "GB/s of collectives, in bytes of chunks, if you know it (default: half of a link)");
   probe->add_flag("--quick", arguments->quick, "Under two seconds, less exact");
+  probe
+      ->add_flag("--forget", arguments->forget,
+                 "Remove what was measured here, and measure nothing")
+      ->excludes("--json", "--output", "--device", "--gpus", "--link-gb-s", "--g2g-gb-s",
+                 "--quick");
   return {probe, [arguments, &app] { return probe_command(*arguments, app); }};
 }
 

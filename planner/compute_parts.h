@@ -18,18 +18,15 @@ struct ComputeParts {
   void add(const ComputeParts& other);
 };
 
-// Whether compute_parts() can say: the profile describes operators, and the machine says how fast a
-// GPU's memory is.
-bool knows_compute_parts(const ModelProfile& profile, const Machine& machine);
-
 // By operator of profile.steps. A product takes max(operations / matrix rate, bytes / memory rate).
 // Fused attention takes operations / its own rate, other operators bytes / memory rate, and each
 // kernel a launch. Without activation checkpointing, backward's attention has backward's rate. With
 // it, backward also repeats forward, and its rate is that of 2 and 5 products.
 //
-// Rates that the machine does not say: a launch is 5 us (kAssumedLaunchUs), and attention reaches
-// kAssumedAttentionShare of the matrix rate. FP32 scales attention like products.
-// REQUIRES: knows_compute_parts().
+// Rates that the machine does not say: device_gb_s() for memory, 5 us for a launch
+// (kAssumedLaunchUs), and for attention kAssumedAttentionShare of the matrix rate. FP32 scales
+// attention like products.
+// REQUIRES: profile.step_work is not empty.
 std::vector<ComputeParts> compute_parts(const ModelProfile& profile, const Machine& machine);
 
 inline constexpr double kAssumedLaunchUs = 5;

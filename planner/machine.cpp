@@ -88,6 +88,10 @@ Status check_machine(const Machine& machine) {
   if (machine.nodes == 0 || machine.gpus % std::max(machine.nodes, 1u) != 0) {
     problems.add(fmt::format("{} GPUs are not {} whole nodes", machine.gpus, machine.nodes));
   }
+  if (machine.numa_nodes == 0 || machine.numa_nodes > kMostNumaNodes) {
+    problems.add(
+        fmt::format("numa_nodes is {}, 1 to {} are possible", machine.numa_nodes, kMostNumaNodes));
+  }
   if (machine.gpu_memory_bytes == 0) problems.add("gpu_memory_bytes is 0, it must be more");
   if (machine.host_memory_bytes == 0) problems.add("host_memory_bytes is 0, it must be more");
   problems.check("d2h_gb_s", machine.d2h_gb_s, Zero::kRefused);
@@ -98,9 +102,12 @@ Status check_machine(const Machine& machine) {
   problems.check("gpu_update_gparam_s", machine.gpu_update_gparam_s, Zero::kRefused);
   problems.check("cpu_update_gparam_s", machine.cpu_update_gparam_s, Zero::kRefused);
   problems.check("dram_gb_s", machine.dram_gb_s, Zero::kRefused);
+  problems.check("cpu_update_beside_copies_gparam_s", machine.cpu_update_beside_copies_gparam_s,
+                 Zero::kAllowed);
   problems.check("gpu_tflops", machine.gpu_tflops, Zero::kRefused);
   problems.check("gpu_fp32_tflops", machine.gpu_fp32_tflops, Zero::kAllowed);
-  problems.check("gpu_half_tokens", machine.gpu_half_tokens, Zero::kAllowed);
+  problems.check("paper_tflops", machine.paper_tflops, Zero::kAllowed);
+  problems.check("paper_parameter_ps", machine.paper_parameter_ps, Zero::kAllowed);
   problems.check("gpu_peak_tflops", machine.gpu_peak_tflops, Zero::kAllowed);
   problems.check("gpu_memory_gb_s", machine.gpu_memory_gb_s, Zero::kAllowed);
   problems.check("gpu_launch_us", machine.gpu_launch_us, Zero::kAllowed);
@@ -187,9 +194,9 @@ Result<Machine> with_gpus(const Machine& node, uint32_t gpus, uint32_t gpus_per_
   }
   machine.g2g_gb_s =
       here > 1 ? std::min(machine.g2g_gb_s, node.internode_gb_s) : node.internode_gb_s;
-  for (double* const rate :
-       {&machine.d2h_gb_s, &machine.h2d_gb_s, &machine.joint_gb_s, &machine.gpu_update_gparam_s,
-        &machine.cpu_update_gparam_s, &machine.dram_gb_s}) {
+  for (double* const rate : {&machine.d2h_gb_s, &machine.h2d_gb_s, &machine.joint_gb_s,
+                             &machine.gpu_update_gparam_s, &machine.cpu_update_gparam_s,
+                             &machine.dram_gb_s, &machine.cpu_update_beside_copies_gparam_s}) {
     *rate *= nodes;
   }
   machine.gpus = gpus;
@@ -206,10 +213,9 @@ double peak_tflops(const Machine& machine, uint32_t dtype_bytes) {
   return known ? machine.gpu_peak_tflops : matrix_tflops(machine, dtype_bytes);
 }
 
-double gpu_flops(const Machine& machine, uint64_t tokens, uint32_t dtype_bytes) {
-  if (tokens == 0) return 0;
-  const auto count = static_cast<double>(tokens);
-  return matrix_tflops(machine, dtype_bytes) * 1e12 * count / (count + machine.gpu_half_tokens);
+double device_gb_s(const Machine& machine) {
+  if (machine.gpu_memory_gb_s > 0) return machine.gpu_memory_gb_s;
+  return kUpdateBytes * machine.gpu_update_gparam_s / machine.gpus;
 }
 
 }  // namespace elixir::planner

@@ -38,18 +38,22 @@ struct Machine : GpuRates {
   uint64_t gpu_memory_bytes = 0;  // per GPU
   uint64_t overhead_bytes = 0;    // the part that the process takes beside tensors
   uint64_t host_memory_bytes = 0;
-  double internode_gb_s = 0;   // like g2g_gb_s, among nodes; 0: not known
-  double dram_gb_s = 0;        // host memory, read and written in place
+  uint32_t numa_nodes = 1;    // of a node's host: its rates below are those of all together
+  double internode_gb_s = 0;  // like g2g_gb_s, among nodes; 0: not known
+  double dram_gb_s = 0;       // host memory, read and written in place
+  // elixird's update while copies run both ways at their joint rate, which tells what host memory
+  // does for both together; 0: not known, and then that is dram_gb_s.
+  double cpu_update_beside_copies_gparam_s = 0;
   double gpu_tflops = 0;       // matrix rate of large operators, in 16 bits
   double gpu_fp32_tflops = 0;  // in FP32; 0: not known
   double gpu_peak_tflops = 0;  // in 16 bits, by the data sheet; 0: not known
-  // Device memory that operators read and write; 0: not known, and then only products take time.
-  double gpu_memory_gb_s = 0;
-  double gpu_launch_us = 0;                              // a kernel's; 0: not known
+  double gpu_memory_gb_s = 0;  // device memory that operators read and write; 0: device_gb_s()
+  double gpu_launch_us = 0;    // a kernel's; 0: not known
   std::vector<AttentionRate> gpu_attention_tflops = {};  // by head width; empty: not known
-  // Tokens at which half of gpu_tflops is reached: rate = gpu_tflops * t / (t + gpu_half_tokens).
-  // Not used where gpu_memory_gb_s is known, except for the paper's runtime.
-  double gpu_half_tokens = 0;
+  double paper_tflops = 0;  // Policy paper: its runtime's matrix rate in 16 bits; 0: gpu_tflops
+  // Policy paper: what its runtime does for each parameter in each step beside products (casts,
+  // unscaling, norms), in 1e-12 s of one GPU.
+  double paper_parameter_ps = 0;
   // Policy paper: the share of copies that a runtime with one chunk of prefetch hides behind
   // compute.
   std::optional<double> copies_hidden = {};
@@ -88,7 +92,7 @@ inline constexpr double kHostShare = 0.95;
 uint64_t usable_host_bytes(uint64_t host_memory_bytes);
 
 inline constexpr uint32_t kMostGpus = shm::kMaxRanks;  // per job
-inline constexpr uint32_t kMostGpusPerNode = 1024;
+inline constexpr uint32_t kMostGpusPerNode = 1024, kMostNumaNodes = 1024;
 inline constexpr double kLeastRate = 1e-9, kMostRate = 1e12;
 
 // Returns kBadInput with the field. Faults are values that are negative, not finite or out of these
@@ -114,8 +118,12 @@ double matrix_tflops(const Machine& machine, uint32_t dtype_bytes);
 // The rate that MFU is a share of: by the data sheet in 16 bits, else matrix_tflops().
 double peak_tflops(const Machine& machine, uint32_t dtype_bytes);
 
-// Floating-point operations per second of one GPU, with `tokens` tokens per step and elements of
-// `dtype_bytes`.
-double gpu_flops(const Machine& machine, uint64_t tokens, uint32_t dtype_bytes);
+// Bytes that an update in BF16 moves for a parameter: gradient, master and moments are read, the
+// latter two and the parameter are written.
+inline constexpr double kUpdateBytes = 26;
+
+// The memory rate of one GPU, in GB/s: gpu_memory_gb_s or, where it is not known, what the GPU's
+// Adam moves.
+double device_gb_s(const Machine& machine);
 
 }  // namespace elixir::planner

@@ -88,6 +88,12 @@ Result<std::optional<ProbedMachine>> load_machine(const std::string& path) {
   return std::optional<ProbedMachine>(std::move(*probed));
 }
 
+Result<bool> forget_machine(const std::string& path) {
+  if (::unlink(path.c_str()) == 0) return true;
+  if (errno == ENOENT || errno == ENOTDIR) return false;
+  return failed("remove", path);
+}
+
 Status store_machine(const std::string& path, const ProbedMachine& probed) {
   const fs::path folder = fs::path(path).parent_path();
   std::error_code failure;

@@ -29,6 +29,9 @@ Result<std::string> machine_cache_path();
 // file cannot be used.
 Result<std::optional<ProbedMachine>> load_machine(const std::string& path);
 
+// Removes the file. Returns whether it was there.
+Result<bool> forget_machine(const std::string& path);
+
 // Makes the folders and replaces the file atomically: a reader finds the old one or the new one.
 Status store_machine(const std::string& path, const ProbedMachine& probed);
 

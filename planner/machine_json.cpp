@@ -29,6 +29,7 @@ Status unusable(const Status& why) {
 
 constexpr char kByTrainers[] = "cpu_update_gparam_s_by_trainers";
 
+constexpr char kHalfTokens[] = "gpu_half_tokens";  // up to version 2
 constexpr char kG2g[] = "g2g_gb_s";
 struct Rate {
   const char* name;
@@ -54,29 +55,23 @@ struct MachineRate {
 constexpr MachineRate kMachineRates[] = {
     {"internode_gb_s", &Machine::internode_gb_s, Need::kOptional},
     {"dram_gb_s", &Machine::dram_gb_s, Need::kRequired},
+    {"cpu_update_beside_copies_gparam_s", &Machine::cpu_update_beside_copies_gparam_s,
+     Need::kOptional},
     {"gpu_tflops", &Machine::gpu_tflops, Need::kRequired},
     {"gpu_fp32_tflops", &Machine::gpu_fp32_tflops, Need::kOptional},
-    {"gpu_half_tokens", &Machine::gpu_half_tokens, Need::kOptional},
     {"gpu_peak_tflops", &Machine::gpu_peak_tflops, Need::kOptional},
     {"gpu_memory_gb_s", &Machine::gpu_memory_gb_s, Need::kOptional},
-    {"gpu_launch_us", &Machine::gpu_launch_us, Need::kOptional}};
+    {"gpu_launch_us", &Machine::gpu_launch_us, Need::kOptional},
+    {"paper_tflops", &Machine::paper_tflops, Need::kOptional},
+    {"paper_parameter_ps", &Machine::paper_parameter_ps, Need::kOptional}};
 constexpr char kAttention[] = "gpu_attention_tflops";
 
 // A field that only misses a known name: it would be left out in silence.
 Status check_spelling(const Json& object) {
-  std::vector<std::string> known_names = {"version",
-                                          "gpus",
-                                          "gpu_memory_bytes",
-                                          "overhead_bytes",
-                                          "host_memory_bytes",
-                                          kAttention,
-                                          "copies_hidden",
-                                          "by_gpus",
-                                          kByTrainers,
-                                          "name",
-                                          "probed",
-                                          "device",
-                                          "notes"};
+  std::vector<std::string> known_names = {
+      "version",    "gpus",     "gpu_memory_bytes", "overhead_bytes", "host_memory_bytes",
+      "numa_nodes", kAttention, kHalfTokens,        "copies_hidden",  "by_gpus",
+      kByTrainers,  "name",     "probed",           "device",         "notes"};
   for (const Rate& rate : kRates) known_names.emplace_back(rate.name_in(object));
   for (const MachineRate& rate : kMachineRates) known_names.emplace_back(rate.name);
   constexpr size_t kMostLonger = 2;
@@ -150,15 +145,55 @@ void take_collectives(const MachineOverrides& overrides, Machine* machine) {
   for (GpuRates& rates : machine->by_gpus) rates.g2g_gb_s = 0;
 }
 
+void take_link(double gb_s, Machine* machine) {
+  const double both = machine->h2d_gb_s + machine->d2h_gb_s;
+  machine->h2d_gb_s = machine->d2h_gb_s = machine->gpus * gb_s;
+  machine->joint_gb_s *= 2 * machine->gpus * gb_s / both;
+  for (GpuRates& rates : machine->by_gpus) rates.h2d_gb_s = rates.d2h_gb_s = rates.joint_gb_s = 0;
+}
+
+// Memory that carries such an update is as fast at least.
+void take_cpu(double gparam_s, Machine* machine) {
+  machine->cpu_update_gparam_s = gparam_s;
+  machine->dram_gb_s = std::max(machine->dram_gb_s, kUpdateBytes * gparam_s);
+  machine->cpu_update_beside_copies_gparam_s = 0;
+  machine->cpu_update_gparam_s_by_trainers.clear();
+  for (GpuRates& rates : machine->by_gpus) rates.cpu_update_gparam_s = 0;
+}
+
+// elixird's workers stay on their NUMA node, and so do the states: rates add up.
+void take_numa_nodes(uint32_t nodes, Machine* machine) {
+  const double factor = static_cast<double>(nodes) / machine->numa_nodes;
+  machine->numa_nodes = nodes;
+  machine->dram_gb_s *= factor;
+  machine->cpu_update_gparam_s *= factor;
+  machine->cpu_update_beside_copies_gparam_s *= factor;
+  for (double& rate : machine->cpu_update_gparam_s_by_trainers) rate *= factor;
+  for (GpuRates& rates : machine->by_gpus) rates.cpu_update_gparam_s *= factor;
+}
+
+void take_hardware(const MachineOverrides& overrides, Machine* machine) {
+  if (overrides.gpu) *machine = with_gpu(*machine, *overrides.gpu);
+  if (overrides.gpu_memory_bytes) machine->gpu_memory_bytes = *overrides.gpu_memory_bytes;
+  if (overrides.host_numa_nodes) take_numa_nodes(*overrides.host_numa_nodes, machine);
+  if (overrides.link_gb_s) take_link(*overrides.link_gb_s, machine);
+  if (overrides.cpu_gparam_s) take_cpu(*overrides.cpu_gparam_s, machine);
+}
+
 // What older files meant otherwise.
 Status take_version(uint32_t version, const Json& object, Machine* machine) {
   if (version > kMachineFileVersion) {
     return error(Code::kBadInput,
-                 "the machine file is of version {}, and this program knows 1 and 2: take a newer "
+                 "the machine file is of version {}, and this program knows 1 to {}: take a newer "
                  "one, or measure again with elixirctl probe",
-                 version);
+                 version, kMachineFileVersion);
   }
   if (version == kMachineFileVersion) return Status();
+  if (const auto half = object.find(kHalfTokens); half != object.end() && half->is_number()) {
+    constexpr double kFlops = 8;  // per parameter and token: checkpointed
+    machine->paper_parameter_ps = kFlops * half->get<double>() / machine->gpu_tflops;
+  }
+  if (version == 2) return Status();
   if (!object.contains("overhead_bytes")) machine->overhead_bytes = 0;  // off the memory already
   if (!machine->probed.empty() && machine->gpus > 1) machine->g2g_gb_s /= machine->gpus - 1;
   const auto device = object.find("device");
@@ -178,6 +213,7 @@ std::string to_json(const Machine& machine) {
       {"overhead_bytes", machine.overhead_bytes},
       {"host_memory_bytes", machine.host_memory_bytes},
   };
+  if (machine.numa_nodes > 1) out["numa_nodes"] = machine.numa_nodes;
   for (const Rate& rate : kRates) out[rate.name] = machine.*rate.member;
   for (const auto& [name, member, need] : kMachineRates) {
     if (need == Need::kRequired || machine.*member > 0) out[name] = machine.*member;
@@ -226,6 +262,7 @@ Result<Machine> machine_from_json(std::string_view text, const MachineOverrides&
   if (names_gpus) fields.required("gpus", &machine.gpus);
   if (!names_gpus) machine.gpus = *overrides.gpus;
   fields.optional("overhead_bytes", &machine.overhead_bytes);
+  fields.optional("numa_nodes", &machine.numa_nodes);
   whole("gpu_memory_bytes", &machine.gpu_memory_bytes, overrides.gpu_memory_bytes);
   whole("host_memory_bytes", &machine.host_memory_bytes, overrides.host_memory_bytes);
   const bool gathers = machine.gpus > 1 && overrides.gpus.value_or(machine.gpus) > 1;
@@ -242,6 +279,7 @@ Result<Machine> machine_from_json(std::string_view text, const MachineOverrides&
   if (overrides.gpu_memory_bytes && !object.contains("overhead_bytes")) {
     machine.overhead_bytes = kDeviceOverheadBytes;
   }
+  take_hardware(overrides, &machine);
   take_collectives(overrides, &machine);
   if (!gathers && machine.gpus > 1 && machine.g2g_gb_s == 0) {  // one of them is asked for
     machine.g2g_gb_s = g2g_through_host(machine);

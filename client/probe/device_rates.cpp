@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "base/clock.h"
+#include "client/probe/device_timer.h"
 #include "client/probe/thread_team.h"
 #include "client/tensors/scalar_type.h"
 #include "client/torch_device/torch_stream.h"
@@ -16,16 +17,10 @@ namespace {
 
 constexpr uint64_t kSpanNumel = 1 << 20;
 
-void wait_for(Device& device, DeviceEvent done) {
-  device.record(done, Stream::kCompute);
-  device.synchronize(done);
-}
-
 // Parameters and states on a device, all zeros, which takes as long as any other values.
 class UpdateJob {
  public:
-  UpdateJob(Device& device, uint64_t numel)
-      : device_(device), numel_(numel), done_(device.create_event()) {
+  UpdateJob(Device& device, uint64_t numel) : device_(device), numel_(numel), timer_(device) {
     const auto take = [&](uint64_t param_bytes) {
       return device_.allocate(param_bytes * numel, "an update to measure", "end other programs");
     };
@@ -48,13 +43,13 @@ class UpdateJob {
                       .numel = std::min(kSpanNumel, numel_ - at)},
                      step);
     }
-    wait_for(device_, done_);
+    timer_.wait();
   }
 
  private:
   Device& device_;
   uint64_t numel_;
-  DeviceEvent done_;
+  DeviceTimer timer_;
   std::byte* grads_;
   std::byte* param_;
   std::byte* master_;
@@ -91,7 +86,7 @@ double measure_device_updates(std::span<Device* const> devices, const DeviceRate
 
 std::vector<TimedProduct> measure_products(Device& device, ComputeType type,
                                            const DeviceRateOptions& options) {
-  const DeviceEvent done = device.create_event();
+  DeviceTimer timer(device);
   const auto place = at::TensorOptions(torch_device(device)).dtype(scalar_type(type));
   // Values of every kind: a GPU that draws less power for equal ones multiplies these faster (an
   // H100 by an eighth), and no model's are.
@@ -100,14 +95,8 @@ std::vector<TimedProduct> measure_products(Device& device, ComputeType type,
   for (const int64_t tokens : options.tokens) {
     const at::Tensor input = at::randn({tokens, options.width}, place);
     at::Tensor output = at::empty({tokens, options.width}, place);
-    const auto product_s = [&] {
-      return seconds_of([&] {
-        at::mm_out(output, input, weight);
-        wait_for(device, done);
-      });
-    };
-    product_s();  // the first loads what it needs
-    const double seconds = least_of(options.rounds, product_s);
+    const double seconds =
+        timer.least_seconds(options.rounds, [&] { at::mm_out(output, input, weight); });
     const auto width = static_cast<double>(options.width);
     products.push_back(
         {static_cast<double>(tokens), 2 * static_cast<double>(tokens) * width * width / seconds});

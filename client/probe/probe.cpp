@@ -14,7 +14,9 @@
 #include "base/throw_error.h"
 #include "client/probe/cpu_rates.h"
 #include "client/probe/device_rates.h"
+#include "client/probe/link_traffic.h"
 #include "client/probe/links.h"
+#include "client/probe/operator_rates.h"
 #include "client/torch_device/make_device.h"
 #include "optim_cpu/adam.h"
 
@@ -22,6 +24,8 @@ namespace elixir::probe {
 namespace {
 
 constexpr size_t kGpuCopyBytes = 256 << 20;
+constexpr size_t kBesidePieceBytes = 32 << 20;
+constexpr int kBesideRounds = 3;
 
 // torch's operators with so many threads while it lives.
 class TorchThreads {
@@ -58,10 +62,17 @@ void take_matrix_rates(Device& device, const DeviceRateOptions& options,
       cpu ? fp32 : fit_matrix_rate(measure_products(device, ComputeType::kBf16, options));
   machine.gpu_tflops = rate.tflops;
   machine.gpu_fp32_tflops = fp32.tflops;
-  machine.gpu_half_tokens = rate.half_tokens;
 }
 
-// Links, the devices' update and their matrix rate, with the CPU for a device.
+void take_operator_rates(Device& device, const OperatorRateOptions& options,
+                         planner::Machine& machine) {
+  const OperatorRates rates = measure_operators(device, options);
+  machine.gpu_memory_gb_s = rates.memory_gb_s;
+  machine.gpu_launch_us = rates.launch_us;
+  machine.gpu_attention_tflops = rates.attention;
+}
+
+// Links, the devices' update and the rates of their operators, with the CPU for a device.
 void measure_cpu_devices(const ProbeOptions& options, planner::ProbedMachine& probed) {
   planner::Machine& machine = probed.machine;
   const uint32_t n = machine.gpus;
@@ -74,7 +85,7 @@ void measure_cpu_devices(const ProbeOptions& options, planner::ProbedMachine& pr
   }
   take_links(measure_host_links(links), machine);
 
-  say(options, "update and matrix products on the device");
+  say(options, "update, matrix products and other operators on the device");
   DeviceRateOptions rates;
   rates.numel = uint64_t{options.quick ? 4u : 16u} << 20;
   if (options.quick) {
@@ -94,6 +105,8 @@ void measure_cpu_devices(const ProbeOptions& options, planner::ProbedMachine& pr
   const int processors = static_cast<int>(usable_processors().size());
   const TorchThreads threads(std::max(1, processors / static_cast<int>(n)));
   take_matrix_rates(*pointers[0], rates, machine);
+  take_operator_rates(
+      *pointers[0], {.numel = static_cast<int64_t>(rates.numel), .rounds = rates.rounds}, machine);
 
   machine.host_memory_bytes = memory_room().available_bytes / 2;
   machine.gpu_memory_bytes = machine.host_memory_bytes / n;
@@ -104,6 +117,16 @@ void measure_cpu_devices(const ProbeOptions& options, planner::ProbedMachine& pr
       n, n == 1 ? "" : "s", at::get_num_threads(), at::get_num_threads() == 1 ? "" : "s"));
   probed.notes.push_back(options.link ? "the link was emulated (--link-gb-s)"
                                       : "the link is memory copies, a thread each way");
+}
+
+// elixird's update while the first device's link is busy both ways.
+Status measure_beside_copies(Device& device, planner::Machine& machine) {
+  LinkTraffic traffic(device, kBesidePieceBytes);
+  const Result<CpuRates> rates = measure_cpu({.trainers = {machine.gpus}, .rounds = kBesideRounds});
+  ELIXIR_RETURN_IF_ERROR(traffic.stop());
+  if (!rates.ok()) return rates.status();
+  machine.cpu_update_beside_copies_gparam_s = rates->update_gparam_s.back();
+  return Status();
 }
 
 // The same on GPUs.
@@ -126,13 +149,23 @@ Status measure_gpus(const ProbeOptions& options, planner::ProbedMachine& probed)
         links->pinning_error);
   }
 
-  say(options, "update and matrix products on the first GPU");
+  say(options, "update, matrix products and other operators on the first GPU");
   const PlacedDevice placed = make_device(c10::Device(c10::DeviceType::CUDA, 0), 0, {});
   DeviceRateOptions rates{.width = 8192, .tokens = {512, 2048, 8192}};
   rates.numel = std::min<uint64_t>(uint64_t{64} << 20, links->memory_bytes / 8 / 14);
   Device* const device = placed.device.get();
   machine.gpu_update_gparam_s = machine.gpus * measure_device_updates({&device, 1}, rates);
   take_matrix_rates(*device, rates, machine);
+  take_operator_rates(*device,
+                      {.numel = static_cast<int64_t>(rates.numel),
+                       .sequences = 8,
+                       .sequence_tokens = 1024,
+                       .heads_width = 1024},
+                      machine);
+  if (!options.quick) {
+    say(options, "elixird's update while the first GPU's link is busy");
+    ELIXIR_RETURN_IF_ERROR(measure_beside_copies(*device, machine));
+  }
   if (machine.gpus > 1) {
     probed.notes.push_back(fmt::format(
         "links were measured one GPU after another and added up; the update is the first GPU's, "
@@ -159,6 +192,7 @@ Status measure_elixird(const ProbeOptions& options, planner::ProbedMachine& prob
   const Result<CpuRates> measured = measure_cpu(rates);
   if (!measured.ok()) return measured.status();
   machine.dram_gb_s = measured->dram_gb_s;
+  machine.numa_nodes = numa_nodes_of(usable_processors());
   machine.cpu_update_gparam_s = measured->update_gparam_s.back();
   if (!options.quick) machine.cpu_update_gparam_s_by_trainers = measured->update_gparam_s;
   return Status();

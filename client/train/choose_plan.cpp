@@ -15,6 +15,7 @@
 #include "client/torch_device/make_device.h"
 #include "planner/machine_cache.h"
 #include "planner/plan/plan_json.h"
+#include "planner/search/least_changes.h"
 
 namespace elixir {
 namespace {
@@ -174,7 +175,9 @@ Result<std::optional<planner::PlannedStep>> choose_plan(const planner::ModelProf
     ELIXIR_RETURN_IF_ERROR(leave_room_for_gradients(profile, &*machine));
   }
   Result<planner::PlannedStep> planned = planner::make_plan(profile, *machine, request_of(options));
-  if (!planned.ok()) return planned.status();
+  if (!planned.ok()) {
+    return planner::with_least_changes(planned.status(), profile, *machine, request_of(options));
+  }
   return Choice(std::move(*planned));
 }
 

@@ -96,7 +96,7 @@ struct Plan {
   double benefit_i = 0, benefit_j = 0;  // Elixir v2, eq. 1 and 2, as in search/benefit.h
   bool rcache_first = true;
   StepTimes predicted;
-  ComputeParts compute;  // a pass on one GPU; all 0: products alone were counted
+  std::optional<ComputeParts> compute;  // a pass on one GPU; empty: operators are not described
   // TFLOP/s of one GPU: the profile's operations over the step. The paper's and ZeRO's policies use
   // the paper's measure: 8 (checkpointed) or 6 M D / t.
   double predicted_tflops = 0;

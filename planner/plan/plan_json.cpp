@@ -28,13 +28,12 @@ Json predicted_json(const Plan& plan) {
   const StepTimes& times = plan.predicted;
   Json gains;
   for (const Leg leg : kLegs) gains[leg_name(leg)] = plan.gains_s[static_cast<size_t>(leg)];
-  const ComputeParts& parts = plan.compute;
   Json compute;
-  if (parts.total() > 0) {
-    compute = {{"products_s", parts.products_s},
-               {"attention_s", parts.attention_s},
-               {"memory_s", parts.memory_s},
-               {"launch_s", parts.launch_s}};
+  if (const std::optional<ComputeParts>& parts = plan.compute) {
+    compute = {{"products_s", parts->products_s},
+               {"attention_s", parts->attention_s},
+               {"memory_s", parts->memory_s},
+               {"launch_s", parts->launch_s}};
   }
   return {{"step_s", times.step_s},
           {"compute", std::move(compute)},

@@ -15,30 +15,12 @@
 namespace elixir::planner {
 namespace {
 
-std::string short_of(uint64_t gpu_bytes, uint64_t host_bytes) {
-  if (gpu_bytes > 0) return "GPU " + format_bytes(gpu_bytes);
-  return "host " + format_bytes(host_bytes);
-}
-
 Result<ComparedRow> elixir_row(const ModelProfile& profile, const Machine& machine,
                                PlanRequest request, Exchange exchange) {
-  ComparedRow row{.strategy = "elixir", .path = exchange_name(exchange)};
   request.layout.exchange = exchange;
-  const Result<PlannedStep> planned = make_plan(profile, machine, request);
-  if (!planned.ok()) {
-    const Result<LeastPlan> least = least_plan(profile, machine, request);
-    if (!least.ok()) return least.status();
-    row.gpu_bytes = least->bytes.gpu();
-    row.host_bytes = least->bytes.host();
-    row.lacks = short_of(least->gpu_short_bytes, least->host_short_bytes);
-    return row;
-  }
-  row.fits = true;
-  row.step_s = planned->plan.predicted.step_s;
-  row.tokens_s = tokens_a_second(planned->plan);
-  row.gpu_bytes = planned->plan.bytes.gpu();
-  row.host_bytes = planned->plan.bytes.host();
-  return row;
+  Result<PlanAnswer> answer = plan_answer(profile, machine, request);
+  if (!answer.ok()) return answer.status();
+  return ComparedRow{std::move(*answer), "elixir", exchange_name(exchange)};
 }
 
 // With memory enough for anything, so that a strategy can be simulated; it fits by its own bytes.
@@ -104,14 +86,15 @@ Result<ComparedRow> other_row(StateStrategy strategy, const ModelProfile& profil
   add_frozen(strategy, profile, machine, &states);
   const uint64_t allowed = allowed_bytes(machine, profile);
   const uint64_t host = usable_host_bytes(machine.host_memory_bytes);
-  ComparedRow row{.strategy = strategy_name(strategy),
-                  .path = machine.gpus == 1 ? "host" : "collective",
-                  .gpu_bytes = states.gpu() + profile.activation_bytes + profile.buffer_bytes,
-                  .host_bytes = states.host()};
+  ComparedRow row{{.gpu_bytes = states.gpu() + profile.activation_bytes + profile.buffer_bytes,
+                   .host_bytes = states.host()},
+                  strategy_name(strategy),
+                  machine.gpus == 1 ? "host" : "collective"};
   if (states.gpu() > allowed) {
-    row.lacks = short_of(states.gpu() - allowed + activations_short(profile, machine, allowed), 0);
+    row.lacks =
+        lacks_text(states.gpu() - allowed + activations_short(profile, machine, allowed), 0);
   } else if (states.host() > host) {
-    row.lacks = short_of(0, states.host() - host);
+    row.lacks = lacks_text(0, states.host() - host);
   }
   row.fits = row.lacks.empty();
   if (!row.fits) return row;

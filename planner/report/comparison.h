@@ -9,18 +9,14 @@
 #include "base/status.h"
 #include "planner/machine.h"
 #include "planner/profile.h"
+#include "planner/report/plan_answer.h"
 #include "planner/search/make_plan.h"
 
 namespace elixir::planner {
 
-struct ComparedRow {
+struct ComparedRow : PlanAnswer {
   std::string strategy;  // "elixir", or a strategy_name()
   std::string path;      // the exchange's name; "host" with one GPU, which has none
-  bool fits = false;
-  double step_s = 0, tokens_s = 0;  // for all GPUs together; 0 if it does not fit
-  uint64_t gpu_bytes = 0;           // per GPU, with activations and buffers
-  uint64_t host_bytes = 0;          // per node
-  std::string lacks = "";           // missing memory: "GPU 3.20 GiB", "host 1.00 GiB"; "": it fits
 };
 
 // Elixir with each exchange, then ddp to zero3_offload. make_plan() makes Elixir's rows. The others

@@ -7,6 +7,7 @@
 #include "planner/machine.h"
 #include "planner/plan/plan.h"
 #include "planner/profile.h"
+#include "planner/step_compute.h"
 #include "shm/shape.h"
 
 namespace elixir::planner {
@@ -16,6 +17,7 @@ struct Setting {
   const ModelProfile& profile;
   const Machine& machine;
   const Packing& packing;
+  const StepCompute& compute;
   bool accumulates = false;     // a step has several micro-steps, summed in FP32
   bool copies_at_once = false;  // as in PlanRequest
   bool frozen_on_gpu = false;   // as in PlanRequest

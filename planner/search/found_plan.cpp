@@ -2,10 +2,8 @@
 
 #include <algorithm>
 #include <limits>
-#include <numeric>
 
 #include "base/check.h"
-#include "planner/compute_parts.h"
 #include "planner/search/search.h"
 #include "planner/search/step_of.h"
 
@@ -37,16 +35,6 @@ StepModel with_faster(StepModel step, Leg leg) {
       break;
   }
   return step;
-}
-
-// As the step's operations are counted.
-double forward_flops(const Setting& setting) {
-  const ModelProfile& profile = setting.profile;
-  const auto begin = profile.step_flops.begin();
-  if (setting.paper || profile.step_flops.empty()) {
-    return 2.0 * static_cast<double>(profile.total_numel()) * static_cast<double>(profile.tokens);
-  }
-  return std::accumulate(begin, begin + profile.backward_first(), 0.0);
 }
 
 }  // namespace
@@ -110,13 +98,10 @@ Result<PlannedStep> Search::finish() const {
   plan.capacity_bytes = machine.gpu_memory_bytes;
   plan.curve_bytes = thinned_curve(profile.activation_curve, kMostCurvePoints);
   const double passes_s = best_.times.step_s / request_.accumulate;
-  plan.predicted_tflops =
-      1e-12 * (setting_.paper ? nominal_flops(profile) : step_flops(profile)) / passes_s;
-  if (tells_compute(setting_)) {
-    for (const ComputeParts& part : compute_parts(profile, machine)) plan.compute.add(part);
-  }
+  plan.predicted_tflops = 1e-12 * setting_.compute.flops / passes_s;
+  plan.compute = setting_.compute.parts;
   const double peak = peak_tflops(machine, profile.dtype_bytes());
-  plan.predicted_mfu = 1e-12 * 3 * forward_flops(setting_) / passes_s / peak;
+  plan.predicted_mfu = 1e-12 * 3 * setting_.compute.forward_flops / passes_s / peak;
   const StepModel once = step_of(setting_, chosen, runtime_of(chosen));
   ELIXIR_RETURN_IF_ERROR(tell_gains(once, &plan));
   return PlannedStep{plan, setting_.packing,

@@ -11,6 +11,7 @@
 #include "planner/choice_names.h"
 #include "planner/chunks/chunk_search.h"
 #include "planner/search/search.h"
+#include "planner/search/search_input.h"
 
 namespace elixir::planner {
 namespace {
@@ -21,90 +22,6 @@ constexpr size_t kRefinedLengths = 5;
 constexpr std::ptrdiff_t kNeighbours = 3;
 // Steps as near as this are alike: then the length with the least padding is taken.
 constexpr double kAlike = 1e-3;
-
-Status check_request(const PlanRequest& request, const Machine& machine) {
-  if (request.layout.gpu_state_share &&
-      !(*request.layout.gpu_state_share >= 0 && *request.layout.gpu_state_share <= 1)) {
-    return error(Code::kInvalidArgument, "a share of {} of the chunks on the GPU: it is 0 to 1",
-                 *request.layout.gpu_state_share);
-  }
-  if (request.accumulate == 0) {
-    return error(Code::kInvalidArgument, "0 backward passes a step: at least one is needed");
-  }
-  if (machine.gpus > 1 && request.layout.exchange == Exchange::kHost &&
-      request.layout.gpu_state_share.value_or(0) > 0) {
-    return error(Code::kInvalidArgument,
-                 "the host exchange of {} GPUs with states on them: with it elixird keeps all "
-                 "states. Use --exchange collective, or --gpu-state-share 0",
-                 machine.gpus);
-  }
-  if (request.layout.spare_slots && request.policy != Policy::kElixir) {
-    return error(Code::kInvalidArgument,
-                 "{} spare slots: only Elixir's own runtime has them. Leave out --spare-slots, or "
-                 "--policy",
-                 *request.layout.spare_slots);
-  }
-  if (request.layout.spare_slots &&
-      request.update.value_or(UpdateMode::kEarly) != UpdateMode::kEarly) {
-    return error(Code::kInvalidArgument,
-                 "{} spare slots and {} updates: slots are for early ones. Use --update early or "
-                 "auto, or leave out --spare-slots",
-                 *request.layout.spare_slots, name_in(kUpdateModeNames, *request.update));
-  }
-  if (request.layout.swing_stride.value_or(0) > 0 &&
-      (request.policy != Policy::kElixir || request.update == UpdateMode::kImmediate)) {
-    return error(Code::kInvalidArgument,
-                 "swing chunks with {}: {}. Leave out --swing-stride, or that",
-                 request.policy != Policy::kElixir ? "--policy" : "--update immediate",
-                 request.policy != Policy::kElixir ? "only Elixir's own runtime has them"
-                                                   : "they are updated once the verdict is known");
-  }
-  if (request.layout.chunk_numel > kMaxParameterNumel) {
-    return error(Code::kInvalidArgument, "chunks of {} elements: {} at most are possible",
-                 request.layout.chunk_numel, kMaxParameterNumel);
-  }
-  return Status();
-}
-
-// Refuses a GPU that cannot hold the longest parameter, and a length with too many chunks.
-Status check_longest(const ModelProfile& profile, const PlanRequest& request,
-                     uint64_t allowed_bytes) {
-  const auto longest = std::max_element(
-      profile.params.begin(), profile.params.end(),
-      [](const ProfiledParameter& a, const ProfiledParameter& b) { return a.numel < b.numel; });
-  const uint64_t least = round_up(longest->numel, kAlignNumel);
-  const uint64_t asked = round_up(request.layout.chunk_numel, kAlignNumel);
-  if (asked != 0 && profile.total_numel() / asked > shm::kMaxChunks) {
-    return error(
-        Code::kInvalidArgument,
-        "chunks of {} elements make more than the {} of them that are possible: use longer "
-        "ones (--chunk-numel {}), or 0 to let Elixir choose",
-        request.layout.chunk_numel, shm::kMaxChunks, possible_chunk_numel(profile.total_numel()));
-  }
-  if (least * profile.dtype_bytes() > allowed_bytes) {
-    return refusal_of_parameter(*longest, least * profile.dtype_bytes(), allowed_bytes);
-  }
-  return Status();
-}
-
-bool is_zero(Policy policy) {
-  return policy == Policy::kZero2Offload || policy == Policy::kZero3Offload;
-}
-
-// The machine as a policy's runtime uses it.
-Machine as_used(Machine machine, Policy policy) {
-  if (!is_zero(policy)) return machine;
-  machine.copies_hidden = 0;
-  machine.cpu_update_gparam_s *= kCastingAdamShare;
-  return machine;
-}
-
-// ZeRO keeps no margin: it runs until memory is out.
-uint64_t allowed_to(Policy policy, const Machine& machine, const ModelProfile& profile) {
-  if (!is_zero(policy)) return allowed_bytes(machine, profile);
-  const uint64_t taken = profile.buffer_bytes + profile.activation_bytes;
-  return machine.gpu_memory_bytes > taken ? machine.gpu_memory_bytes - taken : 0;
-}
 
 // What a strategy by name leaves to choose: nothing.
 PlanRequest with_strategy(PlanRequest request, const Packing& packing) {
@@ -119,13 +36,12 @@ PlanRequest with_strategy(PlanRequest request, const Packing& packing) {
 // One plan: its input, and a search for each length that is looked at.
 class Planner {
  public:
-  Planner(const ModelProfile& profile, const Machine& machine, const PlanRequest& request,
-          uint64_t allowed_bytes)
-      : profile_(profile),
-        machine_(machine),
+  // Both must outlive it and stay unchanged.
+  Planner(const SearchInput& input, const PlanRequest& request)
+      : input_(input),
         request_(request),
-        allowed_bytes_(allowed_bytes),
-        leaves_unused_(request.policy == Policy::kElixir && profile.leaves_unused()) {}
+        leaves_unused_(request.policy == Policy::kElixir && input.profile.leaves_unused()),
+        compute_(step_compute(input.profile, input.machine, input.measure)) {}
 
   Result<PlannedStep> run() {
     ELIXIR_RETURN_IF_ERROR(find_lengths());
@@ -163,7 +79,7 @@ class Planner {
         : packing(std::move(packed)),
           setting(planner.setting_of(packing)),
           request(with_strategy(planner.request_, packing)),
-          search(setting, request, planner.allowed_bytes_) {}
+          search(setting, request, planner.input_.allowed_bytes) {}
 
     double step_s() const { return search.best().times.step_s; }
     double swing_step_s() const {
@@ -179,9 +95,10 @@ class Planner {
   };
 
   Setting setting_of(const Packing& packing) const {
-    return {.profile = profile_,
-            .machine = machine_,
+    return {.profile = input_.profile,
+            .machine = input_.machine,
             .packing = packing,
+            .compute = compute_,
             .accumulates = request_.accumulate > 1,
             .copies_at_once = request_.copies_at_once,
             .frozen_on_gpu = request_.frozen_on_gpu,
@@ -205,13 +122,13 @@ class Planner {
       return false;
     };
     const bool asked = request_.layout.chunk_numel != 0;
-    all_lengths_ =
-        asked ? std::vector{ChunkLength{request_.layout.chunk_numel}} : chunk_lengths(profile_);
-    lengths_ = lengths_that_fit(profile_, all_lengths_, fits);
+    all_lengths_ = asked ? std::vector{ChunkLength{request_.layout.chunk_numel}}
+                         : chunk_lengths(input_.profile);
+    lengths_ = lengths_that_fit(input_.profile, all_lengths_, fits);
     // Only this runtime has long blocks.
     if (!asked && request_.policy == Policy::kElixir) {
-      all_shorter_ = shorter_lengths(profile_);
-      shorter_ = lengths_that_fit(profile_, all_shorter_, fits);
+      all_shorter_ = shorter_lengths(input_.profile);
+      shorter_ = lengths_that_fit(input_.profile, all_shorter_, fits);
     }
     if (!lengths_.empty() || !shorter_.empty()) return Status();
     ELIXIR_CHECK(nearest.has_value(), "none of {} lengths fits, and none has an error",
@@ -224,12 +141,12 @@ class Planner {
     if (request_.layout.chunk_numel != 0) return {request_.layout.chunk_numel};
     // The papers' runtimes take the length that moves least.
     if (request_.policy != Policy::kElixir) {
-      return {least_moving_length(profile_, lengths_, allowed_bytes_)};
+      return {least_moving_length(input_.profile, lengths_, input_.allowed_bytes)};
     }
     std::vector<uint64_t> chosen =
-        lengths_to_simulate(profile_, all_lengths_, lengths_, allowed_bytes_);
-    const std::vector<uint64_t> shorter =
-        lengths_to_simulate(profile_, all_shorter_, shorter_, allowed_bytes_, kShorterRanges);
+        lengths_to_simulate(input_.profile, all_lengths_, lengths_, input_.allowed_bytes);
+    const std::vector<uint64_t> shorter = lengths_to_simulate(
+        input_.profile, all_shorter_, shorter_, input_.allowed_bytes, kShorterRanges);
     chosen.insert(chosen.end(), shorter.begin(), shorter.end());
     return chosen;
   }
@@ -258,7 +175,8 @@ class Planner {
     for (const auto& one : looked_at_) {
       if (one->packing.chunk_numel == numel) return Status();
     }
-    looked_at_.push_back(std::make_unique<AtLength>(*this, pack(packed_sizes(profile_), numel)));
+    looked_at_.push_back(
+        std::make_unique<AtLength>(*this, pack(packed_sizes(input_.profile), numel)));
     return looked_at_.back()->search.look();
   }
 
@@ -303,11 +221,10 @@ class Planner {
         ->get();
   }
 
-  const ModelProfile& profile_;
-  const Machine& machine_;
+  const SearchInput& input_;
   const PlanRequest& request_;
-  const uint64_t allowed_bytes_;
   const bool leaves_unused_;
+  const StepCompute compute_;
   std::optional<Lack> lack_;                        // where nothing fits
   std::optional<LeastCandidate> least_;             // of what fits
   std::vector<ChunkLength> all_lengths_, lengths_;  // ascending; those that fit
@@ -315,55 +232,14 @@ class Planner {
   std::vector<std::unique_ptr<AtLength>> looked_at_;
 };
 
-struct Input {
-  ModelProfile profile;
-  Machine machine;
-  bool assumed_fp32 = false;
-  uint64_t allowed_bytes = 0;
-  Status refusal = {};  // where it is seen already that no plan fits
-};
-
-// Checked, in order, and as the policy's runtime uses it.
-Result<Input> input_of(const ModelProfile& asked, const Machine& as_measured,
-                       const PlanRequest& request) {
-  ELIXIR_RETURN_IF_ERROR(check_profile(asked));
-  ELIXIR_RETURN_IF_ERROR(check_machine(as_measured));
-  ELIXIR_RETURN_IF_ERROR(check_request(request, as_measured));
-  Input input{.profile = in_first_use_order(asked),
-              .machine = as_used(as_measured, request.policy)};
-  ModelProfile& profile = input.profile;
-  const Machine& machine = input.machine;
-  if (machine.nodes > 1 && request.layout.exchange == Exchange::kHost) {
-    return error(Code::kInvalidArgument,
-                 "the host exchange serves the ranks of one node, and there are {}: use --exchange "
-                 "collective, or auto",
-                 machine.nodes);
-  }
-  if (profile.tokens == 0) profile.tokens = request.tokens;
-  if (profile.tokens == 0) {
-    return error(Code::kInvalidArgument,
-                 "the profile does not say how many tokens a step has: give --batch and --seq");
-  }
-  if (profile.type == ComputeType::kFp32 &&
-      machine.gpu_fp32_tflops == 0) {  // Plan::assumed_fp32 tells it
-    input.machine.gpu_fp32_tflops = machine.gpu_tflops;
-    input.assumed_fp32 = true;
-  }
-  input.allowed_bytes = allowed_to(request.policy, machine, profile);
-  input.refusal = check_longest(profile, request, input.allowed_bytes);
-  if (!input.refusal.ok() && input.refusal.code() != Code::kResourceExhausted) return input.refusal;
-  if (input.allowed_bytes == 0) input.refusal = refusal_of_activations(profile, machine);
-  return input;
-}
-
 }  // namespace
 
 Result<PlannedStep> make_plan(const ModelProfile& asked, const Machine& as_measured,
                               const PlanRequest& request) {
-  const Result<Input> input = input_of(asked, as_measured, request);
+  const Result<SearchInput> input = search_input(asked, as_measured, request);
   if (!input.ok()) return input.status();
-  if (!input->refusal.ok()) return input->refusal;
-  Planner planner(input->profile, input->machine, request, input->allowed_bytes);
+  if (!input->unfit.ok()) return input->unfit;
+  Planner planner(*input, request);
   Result<PlannedStep> planned = planner.run();
   if (planned.ok()) planned->plan.assumed_fp32 = input->assumed_fp32;
   return planned;
@@ -372,9 +248,9 @@ Result<PlannedStep> make_plan(const ModelProfile& asked, const Machine& as_measu
 Result<LeastPlan> least_plan(const ModelProfile& asked, const Machine& as_measured,
                              const PlanRequest& request) {
   LeastPlan least;
-  const Result<Input> input = input_of(asked, as_measured, request);
+  const Result<SearchInput> input = search_input(asked, as_measured, request);
   if (!input.ok()) return input.status();
-  Planner planner(input->profile, input->machine, request, input->allowed_bytes);
+  Planner planner(*input, request);
   const Result<LeastCandidate> found = planner.least();
   if (found.ok()) {
     static_cast<LeastCandidate&>(least) = *found;
@@ -382,7 +258,7 @@ Result<LeastPlan> least_plan(const ModelProfile& asked, const Machine& as_measur
                        static_cast<double>(chosen_gpu_bytes(found->bytes));
     return least;
   }
-  least.refusal = input->refusal.ok() ? found.status() : input->refusal;
+  least.refusal = input->unfit.ok() ? found.status() : input->unfit;
   const Lack& lack = *planner.lack();
   least.bytes = lack.bytes;
   least.candidate = lack.least;

@@ -1,62 +1,11 @@
 #include "planner/search/step_of.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "base/check.h"
-#include "planner/compute_parts.h"
 
 namespace elixir::planner {
 namespace {
-
-constexpr double kForwardFlops = 2;   // for each parameter and token: multiply and add
-constexpr double kBackwardFlops = 4;  // gradients of inputs and of weights
-
-bool checkpointed(const ModelProfile& profile) { return !profile.checkpoint_regions.empty(); }
-
-// By operator, where the profile does not say: in proportion to the parameters it reads, forward
-// and backward each.
-std::vector<double> spread_flops(const ModelProfile& profile, double total) {
-  const uint32_t backward = profile.backward_first();
-  std::vector<double> flops(profile.steps.size());
-  const double forward_share =
-      kForwardFlops / (kBackwardFlops + kForwardFlops * (checkpointed(profile) ? 2 : 1));
-  const auto spread = [&](uint32_t first, uint32_t last, double pass_flops) {
-    double numel = 0;
-    for (uint32_t i = first; i < last; ++i) {
-      for (const uint32_t param : profile.steps[i]) {
-        flops[i] += static_cast<double>(profile.params[param].numel);
-      }
-      numel += flops[i];
-    }
-    for (uint32_t i = first; i < last; ++i) {
-      flops[i] = numel > 0 ? flops[i] / numel * pass_flops : pass_flops / (last - first);
-    }
-  };
-  spread(0, backward, forward_share * total);
-  spread(backward, static_cast<uint32_t>(profile.steps.size()), (1 - forward_share) * total);
-  return flops;
-}
-
-// By operator. The paper's measure, and machines and profiles that say no more, count products
-// alone.
-std::vector<double> compute_s(const Setting& setting) {
-  const ModelProfile& profile = setting.profile;
-  std::vector<double> seconds;
-  if (tells_compute(setting)) {
-    for (const ComputeParts& part : compute_parts(profile, setting.machine)) {
-      seconds.push_back(part.total());
-    }
-    return seconds;
-  }
-  const bool counted = !setting.paper && !profile.step_flops.empty();
-  const double rate = gpu_flops(setting.machine, profile.tokens, profile.dtype_bytes());
-  for (const double flops :
-       counted ? profile.step_flops : spread_flops(profile, nominal_flops(profile))) {
-    seconds.push_back(flops / rate);
-  }
-  return seconds;
-}
 
 // By operator, the parameters whose gradients are complete after it.
 std::vector<std::vector<uint32_t>> complete_gradients(const Setting& setting) {
@@ -99,13 +48,16 @@ uint32_t update_bytes(const shm::Shape& shape) {
                                shape.shard_gradients() * element);
 }
 
-// What memory was measured to do in place or, where that is more, what a leg was measured to do
-// alone, which memory then does as well.
+// What memory was measured to do for updates and copies together, else in place; where that is
+// more, what a leg was measured to do alone, which memory then does as well.
 double dram_bytes(const Machine& machine, const StepModel& step) {
   const StepRates& rates = step.rates;
   const double both = rates.h2d_bytes + rates.d2h_bytes;
   const double link = rates.joint_bytes > 0 ? std::min(rates.joint_bytes, both) : both;
-  return std::max({1e9 * machine.dram_gb_s, link, step.update_bytes * rates.cpu_update_numel});
+  const double update = step.update_bytes * rates.cpu_update_numel;
+  const double beside = 1e9 * machine.cpu_update_beside_copies_gparam_s;
+  const double together = beside > 0 ? link + step.update_bytes * beside : 1e9 * machine.dram_gb_s;
+  return std::max({together, link, update});
 }
 
 StepRates rates_of(const Machine& machine, uint32_t dtype_bytes) {
@@ -123,7 +75,6 @@ StepRates rates_of(const Machine& machine, uint32_t dtype_bytes) {
 void add_operators(const Setting& setting, StepModel* step) {
   const ModelProfile& profile = setting.profile;
   const std::vector<std::vector<uint32_t>> chunks = chunks_of_steps(profile, setting.packing);
-  const std::vector<double> seconds = compute_s(setting);
   const std::vector<std::vector<uint32_t>> complete = complete_gradients(setting);
   for (uint32_t i = 0; i < profile.steps.size(); ++i) {
     const bool begins = i == profile.backward_first();
@@ -132,7 +83,7 @@ void add_operators(const Setting& setting, StepModel* step) {
       step->operators.push_back({.chunks = chunks[i]});
     }
     StepOperator& last = step->operators.back();
-    last.compute_s += seconds[i];
+    last.compute_s += setting.compute.seconds[i];
     for (const uint32_t param : complete[i]) {
       const uint32_t first = setting.packing.places[param].chunk;
       const uint32_t run = setting.packing.run[first];
@@ -147,22 +98,7 @@ void add_operators(const Setting& setting, StepModel* step) {
 
 }  // namespace
 
-bool tells_compute(const Setting& setting) {
-  return !setting.paper && knows_compute_parts(setting.profile, setting.machine);
-}
-
-double nominal_flops(const ModelProfile& profile) {
-  const double factor = kBackwardFlops + kForwardFlops * (checkpointed(profile) ? 2 : 1);
-  return factor * static_cast<double>(profile.total_numel()) * static_cast<double>(profile.tokens);
-}
-
-double step_flops(const ModelProfile& profile) {
-  if (profile.step_flops.empty()) return nominal_flops(profile);
-  return std::accumulate(profile.step_flops.begin(), profile.step_flops.end(), 0.0);
-}
-
 StepModel step_of(const Setting& setting, const Candidate& candidate, const StepRuntime& runtime) {
-  ELIXIR_CHECK(setting.profile.tokens > 0, "a step without tokens");
   StepModel step;
   const shm::Shape shape = shape_of(setting, candidate);
   step.chunk_numel = shape.block_bytes() / setting.profile.dtype_bytes();

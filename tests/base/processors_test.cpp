@@ -33,7 +33,20 @@ TEST(Processors, CachesOfTheLastLevelCountOnceEach) {
   EXPECT_EQ(last_level_cache_bytes({0, 9}, root.path()), uint64_t{16} << 20);
 }
 
+TEST(Processors, NumaNodesAreThoseOfTheProcessors) {
+  const TemporaryFolder root;
+  for (int processor = 0; processor < 4; ++processor) {
+    const std::string folder = "sys/devices/system/cpu/cpu" + std::to_string(processor) + "/";
+    root.write(folder + "node" + std::to_string(processor / 2) + "/x", "");
+    root.write(folder + "node_of_nobody", "");
+  }
+  EXPECT_EQ(numa_nodes_of({0, 1, 2, 3}, root.path()), 2u);
+  EXPECT_EQ(numa_nodes_of({2, 3}, root.path()), 1u);
+  EXPECT_EQ(numa_nodes_of({9}, root.path()), 1u);
+}
+
 TEST(Processors, OfThisMachine) {
+  EXPECT_GE(numa_nodes_of(usable_processors()), 1u);
   EXPECT_LT(last_level_cache_bytes(usable_processors()), uint64_t{1} << 40);
 }
 

@@ -8,12 +8,15 @@
 
 #include <algorithm>
 #include <cstring>
+#include <thread>
 #include <vector>
 
 #include "base/clock.h"
+#include "client/device/host_device.h"
 #include "client/probe/cpu_rates.h"
 #include "client/probe/device_rates.h"
 #include "client/probe/inplace.h"
+#include "client/probe/link_traffic.h"
 #include "client/probe/links.h"
 #include "tests/support/matchers.h"
 
@@ -145,6 +148,21 @@ TEST(HostLinks, OfSeveralDevicesAreAddedUp) {
   expect_played({.h2d_gb_s = 0.3, .d2h_gb_s = 0.2, .joint_gb_s = 0.4}, 3);
 }
 
+// ---- copies without a pause ----
+
+TEST(LinkTraffic, CopiesBothWaysUntilItIsStopped) {
+  HostDevice device;
+  const uint64_t up_bytes = device.h2d_bytes(), down_bytes = device.d2h_bytes();
+  LinkTraffic traffic(device, 1 << 20);
+  while (device.h2d_bytes() == up_bytes || device.d2h_bytes() == down_bytes) {
+    std::this_thread::yield();
+  }
+  EXPECT_TRUE(traffic.stop().ok());
+  const uint64_t copied_bytes = device.h2d_bytes();
+  EXPECT_NEAR(static_cast<double>(copied_bytes), static_cast<double>(device.d2h_bytes()), 1 << 20);
+  EXPECT_EQ(device.h2d_bytes(), copied_bytes);
+}
+
 // ---- GPUs, which the fake library has ----
 
 class GpuLinksTest : public ::testing::Test {
@@ -222,6 +240,18 @@ TEST(Probe, GivesAMachineThatCanBePlannedFor) {
   EXPECT_EQ(probed->device, "cpu");
   EXPECT_THAT(probed->notes, Contains(HasSubstr("no GPU was used")));
   EXPECT_LE(machine.joint_gb_s, 1.4 * (machine.h2d_gb_s + machine.d2h_gb_s));
+  // Sums and copies pass through the memory that is read and written in place, small tensors apart.
+  EXPECT_THAT(machine.gpu_memory_gb_s, about(machine.dram_gb_s));
+  EXPECT_GT(machine.gpu_launch_us, 0.05);
+  EXPECT_LT(machine.gpu_launch_us, 1e3);
+  ASSERT_EQ(machine.gpu_attention_tflops.size(), 2u);
+  for (const planner::AttentionRate& rate : machine.gpu_attention_tflops) {
+    EXPECT_GT(rate.forward_tflops, 0);
+    EXPECT_GT(rate.backward_tflops, 0);
+    EXPECT_LE(rate.forward_tflops, 4 * machine.gpu_tflops) << rate.head;
+    EXPECT_LE(rate.backward_tflops, 4 * machine.gpu_tflops) << rate.head;
+  }
+  EXPECT_EQ(machine.cpu_update_beside_copies_gparam_s, 0);  // of GPUs alone
   // The device's update is the same code on one thread.
   EXPECT_THAT(machine.gpu_update_gparam_s, Le(3 * machine.cpu_update_gparam_s));
   EXPECT_GE(told.size(), 3u);

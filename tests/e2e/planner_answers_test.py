@@ -4,10 +4,15 @@ the tables of docs/planner.md. What a plan is like, tests/planner asks of make_p
 import json
 import os
 import re
+import sys
 import xml.dom.minidom
 
 import harness
 from harness import NIGHTLY, program
+
+sys.path.insert(0, os.path.join(harness.REPOSITORY, 'scripts'))
+
+import machine_table  # noqa: E402  (where it is, is known only now)
 
 INVALID_ARGUMENT, DOES_NOT_FIT, BAD_INPUT = 2, 3, 4
 GIB = 1 << 30
@@ -67,7 +72,14 @@ class Rates(Answers):
         probed = json.loads(self.succeed(*probe, environment=environment).output)
         self.assertGreater(probed['g2g_gb_s'], 0.01)
         self.assertNotIn('collectives were not measured', ' '.join(probed['notes']))
-        self.assertEqual(probed['version'], 2)
+        self.assertEqual(probed['version'], 3)
+        for rate in ('gpu_memory_gb_s', 'gpu_launch_us'):
+            self.assertGreater(probed[rate], 0.01)
+        self.assertEqual([row[0] for row in probed['gpu_attention_tflops']], [64, 128])
+        forget = [program('elixirctl'), 'probe', '--forget']
+        self.assertIn(f'removed {machine}', self.succeed(*forget, environment=environment).output)
+        self.assertFalse(os.path.exists(machine))
+        self.assertIn('is not there', self.succeed(*forget, environment=environment).output)
         if not NIGHTLY:
             return
         # Ranks that cannot connect: estimated, and said so.
@@ -206,6 +218,61 @@ class MoreQuestions(Answers):
         step_s = {row['strategy']: row['step_s'] for row in rows}
         self.assertEqual(step_s['zero3'], step_s['ddp'])
 
+    def test_what_changes_would_bring(self):
+        model = [*self.MODEL, *ALONE]
+        rows = self.plan(*model, '--what-if')['rows']
+        self.assertTrue(all(list(row) == ['change', 'step_s', 'tokens_s', 'fits', 'lacks'] for row in rows), rows)
+        told = {row['change']: row for row in rows}
+        self.assertEqual(rows[0]['change'], 'as it is')
+        self.assertAlmostEqual(rows[0]['step_s'], self.step(*model))
+        # The same, by flags.
+        self.assertAlmostEqual(told['twice the host memory']['step_s'],
+                               self.step(*self.MODEL, *SERVER, '--gpus', '1', '--host-memory', '8TiB'))
+        self.assertAlmostEqual(told['--batch 16']['step_s'], self.step(*self.MODEL[:2], '--batch', '16', *ALONE))
+        self.assertAlmostEqual(told['--seq 512']['step_s'], self.step(*model, '--seq', '512'))
+        self.assertIn('as it is', self.succeed(program('elixirctl'), 'plan', *model, '--what-if').output)
+        self.refused(INVALID_ARGUMENT, 'plan', *model, '--what-if', '--compare')
+        self.refused(INVALID_ARGUMENT, 'plan', *model, '--what-if', '--tokens', '1e9')
+
+    def test_a_refusal_names_the_least_that_would_do(self):
+        profile = ['--profile', self.profile(*self.MODEL), *SERVER]
+        machine = {'--gpus': '1', '--host-memory': '32GiB', '--gpu-memory': '16GiB'}
+
+        def flags(**changed):
+            return [word for pair in {**machine, **changed}.items() for word in pair]
+
+        said = re.search(r'It fits with (\d+) GiB of host memory, or GPUs of (\d+) GiB, or (\d+) GPUs',
+                         self.refused(DOES_NOT_FIT, 'plan', *profile, *flags()))
+        host, gpu, gpus = map(int, said.groups())
+        for flag, value, unit in (('--host-memory', host, 'GiB'), ('--gpu-memory', gpu, 'GiB'), ('--gpus', gpus, '')):
+            self.plan(*profile, *flags(**{flag: f'{value}{unit}'}))
+            self.refused(DOES_NOT_FIT, 'plan', *profile, *flags(**{flag: f'{value - 1}{unit}'}))
+
+    def test_rates_by_flags_and_gpus_by_name(self):
+        model = ['--profile', self.profile(*self.MODEL), *ALONE]
+        self.assertLess(self.step(*model, '--link-gb-s', '100', '--gpu-memory', '8GiB'),
+                        self.step(*model, '--link-gb-s', '4', '--gpu-memory', '8GiB'))
+        self.assertLess(self.step(*model, '--cpu-gparam-s', '50'), self.step(*model, '--cpu-gparam-s', '1'))
+        self.assertLess(self.step(*model, '--gpu', 'h100'), self.step(*model, '--gpu', 'rtx3090'))
+        self.assertIn('did you mean rtx4090', self.refused(INVALID_ARGUMENT, 'plan', *model, '--gpu', 'rtx4091'))
+        # Without a measured host one is assumed, and said so.
+        environment = {'ELIXIR_MACHINE_FILE': os.path.join(self.folder, 'none.json')}
+        finished = self.succeed(program('elixirctl'), 'plan', *model[:2], '--gpu', 'rtx4090', '--host-memory', '96GiB',
+                                environment=environment)
+        self.assertIn('has not been measured', finished.errors)
+
+    def test_adapters(self):
+        config = ['--config', os.path.join(harness.REPOSITORY, 'examples', 'configs', 'llama-3-8b.json'), '--batch', '1']
+        whole = self.plan(*config, *ALONE)
+        adapted = self.plan(*config, *ALONE, '--adapters', '16')
+        # PEFT's count for queries and values: 32 x 16 x (4096 + 4096 + 4096 + 1024).
+        self.assertEqual(adapted['params'] - adapted['frozen_params'], 32 * 16 * (4096 + 4096 + 4096 + 1024))
+        self.assertEqual(adapted['frozen_params'], whole['params'])
+        self.assertLess(adapted['bytes']['host']['states'], 0.01 * whole['bytes']['host']['states'] + GIB)
+        self.assertLess(adapted['predicted']['step_s'], whole['predicted']['step_s'])
+        for flags in (['--adapters', '0'], ['--adapters', '16,no_such_name'], ['--adapters', '8', '--freeze', 'layers']):
+            self.assertIn('--adapters', self.refused(INVALID_ARGUMENT, 'plan', *config, *ALONE, *flags))
+
     def test_the_largest(self):
         rows = (('batch', '--batch'), ('seq', '--seq'), ('layers', '--layers'))
         for what, flag in rows if NIGHTLY else rows[:1]:
@@ -246,8 +313,6 @@ class MoreQuestions(Answers):
 
 
 class Documentation(Answers):
-    MODELS = (['--config', 'llama-3-8b'], ['--config', 'qwen-2.5-32b'], ['--model', 'llama2-70b'])
-
     def table(self, name):
         with open(os.path.join(harness.REPOSITORY, 'docs', 'planner.md'), encoding='utf-8') as file:
             return file.read().split(f'<!-- table: {name} -->', 1)[1].split('\n\n', 1)[0]
@@ -277,21 +342,14 @@ class Documentation(Answers):
                 self.assertEqual(f"{after['gpu_bytes'] / (1 << 20):.0f} MiB", mib)
 
     def test_the_table_of_machines_is_what_plan_says(self):
-        table = self.table('machines')
-        examples = os.path.join(harness.REPOSITORY, 'examples')
-        rows = re.findall(r'^\| `(\w+)` \| (.*) \|$', table, re.M)
-        self.assertEqual(len(rows), 5)
-        for (flag, model), column in zip(self.MODELS, zip(*(cells.split(' | ') for _, cells in rows)), strict=True):
-            if flag == '--config':
-                model = os.path.join(examples, 'configs', model + '.json')
-            profile = self.profile(flag, model, '--batch', '2', '--seq', '2048')
-            for (machine, _), cell in zip(rows, column, strict=True):
-                with self.subTest(machine=machine, model=model):
-                    told = self.plan('--profile', profile, '--machine',
-                                     os.path.join(examples, 'machines', machine + '.json'))['predicted']
-                    self.assertEqual(cell, f"{told['tokens_s']:.0f} tokens/s, "
-                                           f"{told['step_s']:.2f} s, MFU {1e2 * told['mfu']:.0f} %, "
-                                           f"{told['binding']}")
+        """scripts/machine_table.py writes it. By default one model is asked about."""
+        page = self.table('scripts/machine_table.py')
+        rows = re.findall(r'^\| `(\w+)` \| (.*) \|$', page, re.M)
+        models = machine_table.MODELS if NIGHTLY else machine_table.MODELS[:1]
+        for i, (name, model) in enumerate(models):
+            with self.subTest(model=name):
+                said = machine_table.column(os.path.dirname(program('elixirctl')), model)
+                self.assertEqual({machine: cells.split(' | ')[i] for machine, cells in rows}, said)
 
 
 if __name__ == '__main__':

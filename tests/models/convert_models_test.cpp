@@ -27,11 +27,11 @@ TEST_F(ConvertTest, WithoutStatesAreAlsoThoseOfTheFlattenedFormThatGroupsName) {
 TEST_F(ConvertTest, ACountOfTheGroupIsThatOfItsParameters) {
   Dict file = adam_of_two({"b.weight", "a.bias"});
   for (const char* const name : {"b.weight", "a.bias"}) {
-    file.at("state").toGenericDict().at(name).toGenericDict().erase("step");
+    (void)file.at("state").toGenericDict().at(name).toGenericDict().erase("step");
   }
   EXPECT_THAT(import(file).message(), AllOf(HasSubstr("of 'b.weight'"), HasSubstr("'step'")));
   Dict group = file.at("param_groups").toList().get(0).toGenericDict();
-  group.erase("amsgrad");
+  (void)group.erase("amsgrad");
   group.insert("bias_correction", true);
   group.insert("step", int64_t{7});
   must(import(file));
@@ -99,8 +99,8 @@ TEST_F(ConvertTest, OtherOptimizersAreNotTakenForAdam) {
     change(file.at("param_groups").toList().get(0).toGenericDict());
     expect_refused(import(file), Code::kBadInput, {says});
   };
-  refused([](Dict group) { group.erase("amsgrad"); }, "no 'amsgrad'");  // RAdam
-  refused([](Dict group) { group.erase("betas"); }, "no 'betas'");      // SGD
+  refused([](Dict group) { (void)group.erase("amsgrad"); }, "no 'amsgrad'");  // RAdam
+  refused([](Dict group) { (void)group.erase("betas"); }, "no 'betas'");      // SGD
   refused([](Dict group) { group.insert("momentum_decay", 0.004); }, "'momentum_decay'");
   refused([](Dict group) { group.insert("grad_averaging", true); }, "'grad_averaging'");
   refused([](Dict group) { group.insert("bias_correction", false); }, "without bias correction");

@@ -2,7 +2,11 @@
 
 #include "planner/compute_parts.h"
 
+#include <numeric>
+#include <utility>
+
 #include "planner/search/make_plan.h"
+#include "planner/step_compute.h"
 #include "tests/planner/machines.h"
 #include "tests/support/matchers.h"
 
@@ -14,7 +18,6 @@ Machine round_machine() {
   Machine machine = testing::a100_server(1);
   machine.gpu_tflops = 100;
   machine.gpu_fp32_tflops = 50;
-  machine.gpu_half_tokens = 2048;  // not looked at
   machine.gpu_memory_gb_s = 1000;
   machine.gpu_launch_us = 10;
   machine.gpu_attention_tflops = {{64, 20, 10}, {128, 60, 30}};
@@ -86,9 +89,12 @@ TEST(ComputeParts, CheckpointedBackwardRepeatsForwardsAttention) {
 TEST(ComputeParts, WhatTheMachineDoesNotSayIsAssumed) {
   Machine machine = round_machine();
   machine.gpu_launch_us = 0;
+  machine.gpu_memory_gb_s = 0;
   machine.gpu_attention_tflops = {};
   const ComputeParts parts = parts_of(
-      profile_of({.attention_flops = 1e12, .attention_head = 64, .kernels = 2}, {}), machine);
+      profile_of({.attention_flops = 1e12, .attention_head = 64, .bytes = 13e9, .kernels = 2}, {}),
+      machine);
+  EXPECT_DOUBLE_EQ(parts.memory_s, 13e9 / (26 * 50e9));
   EXPECT_DOUBLE_EQ(parts.launch_s, 2e-6 * kAssumedLaunchUs);
   EXPECT_DOUBLE_EQ(parts.attention_s, 1e12 / (kAssumedAttentionShare * 100e12));
 }
@@ -102,9 +108,9 @@ TEST(ComputeParts, Fp32HasItsOwnRates) {
   EXPECT_DOUBLE_EQ(parts_of(profile).attention_s, 1e12 / 10e12);
 }
 
-// A plan says the parts. Without the memory's rate, or the operators, products alone count.
+// A plan says the parts. Where operators are not described, products alone count.
 TEST(ComputeParts, APlanHasThemWhereTheyAreKnown) {
-  const ModelProfile profile = profile_of({.products = {{1, 64, 1000, 1000}}, .bytes = 3e9}, {});
+  ModelProfile profile = profile_of({.products = {{1, 64, 1000, 1000}}, .bytes = 3e9}, {});
   const auto plan_of = [](const ModelProfile& model, const Machine& machine, Policy policy) {
     const Result<PlannedStep> planned = make_plan(model, machine, {.policy = policy});
     EXPECT_TRUE(planned.ok()) << planned.status().message();
@@ -112,12 +118,13 @@ TEST(ComputeParts, APlanHasThemWhereTheyAreKnown) {
   };
   Machine machine = round_machine();
   const Plan known = plan_of(profile, machine, Policy::kElixir);
-  EXPECT_DOUBLE_EQ(known.compute.total(), parts_of(profile).total());
+  EXPECT_DOUBLE_EQ(known.compute.value_or(ComputeParts()).total(), parts_of(profile).total());
   EXPECT_NEAR(known.predicted.compute_s, parts_of(profile).total(), 1e-4);  // and the GPU's update
-  EXPECT_EQ(plan_of(profile, machine, Policy::kPaper).compute.total(), 0);
-  machine.gpu_memory_gb_s = 0;
+  EXPECT_TRUE(plan_of(profile, machine, Policy::kZero3Offload).compute.has_value());
+  EXPECT_FALSE(plan_of(profile, machine, Policy::kPaper).compute.has_value());
+  profile.step_work.clear();
   const Plan products = plan_of(profile, machine, Policy::kElixir);
-  EXPECT_EQ(products.compute.total(), 0);
+  EXPECT_FALSE(products.compute.has_value());
   EXPECT_LT(products.predicted.compute_s, 1e-3);
 }
 
@@ -127,6 +134,22 @@ TEST(ComputeParts, MfuIsOfTheDataSheetsPeak) {
   const double of_rate = make_plan(profile, machine, {})->plan.predicted_mfu;
   machine.gpu_peak_tflops = 400;
   EXPECT_DOUBLE_EQ(make_plan(profile, machine, {})->plan.predicted_mfu, of_rate / 4);
+}
+
+// The paper's runtime takes its own time for each parameter, Elixir's does not.
+TEST(ComputeParts, ThePapersRuntimeHasATimePerParameter) {
+  const ModelProfile profile = profile_of({.products = {{1, 64, 1000, 1000}}}, {});
+  Machine machine = round_machine();
+  for (const auto& [measure, own_s] :
+       {std::pair{ComputeMeasure::kPaper, 1e6 * 1e-9}, {ComputeMeasure::kOperators, 0.0}}) {
+    const auto seconds_of = [&, measure = measure](double ps) {
+      machine.paper_parameter_ps = ps;
+      const std::vector<double> seconds = step_compute(profile, machine, measure).seconds;
+      return std::accumulate(seconds.begin(), seconds.end(), 0.0);
+    };
+    const double without_s = seconds_of(0);
+    EXPECT_NEAR(seconds_of(1000) - without_s, own_s, 1e-12);
+  }
 }
 
 }  // namespace

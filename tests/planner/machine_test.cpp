@@ -28,7 +28,7 @@ Machine some_machine() {
   machine.host_memory_bytes = 536870912003;
   machine.dram_gb_s = 130;
   machine.gpu_tflops = 185;
-  machine.gpu_half_tokens = 2048;
+  machine.paper_parameter_ps = 88.5;
   machine.copies_hidden = 0.25;
   machine.name = "node-1 \"a\"";
   machine.probed = "2031-02-03";
@@ -68,7 +68,7 @@ const char* const kRequired[] = {"gpus",
                                  "cpu_update_gparam_s",
                                  "dram_gb_s",
                                  "gpu_tflops"};
-const char* const kOptional[] = {"gpu_half_tokens",
+const char* const kOptional[] = {"paper_parameter_ps",
                                  "gpu_peak_tflops",
                                  "gpu_memory_gb_s",
                                  "gpu_launch_us",
@@ -98,7 +98,7 @@ TEST(MachineJson, ReadsBackWhatItWrote) {
     EXPECT_EQ(read.*kRates[i], machine.*kRates[i]) << kRateNames[i];
   }
   EXPECT_EQ(read.joint_gb_s, machine.joint_gb_s);
-  EXPECT_EQ(read.gpu_half_tokens, machine.gpu_half_tokens);
+  EXPECT_EQ(read.paper_parameter_ps, machine.paper_parameter_ps);
   EXPECT_EQ(read.copies_hidden, machine.copies_hidden);
   EXPECT_EQ(read.name, machine.name);
   EXPECT_EQ(read.probed, machine.probed);
@@ -117,7 +117,7 @@ TEST(MachineJson, RequiredFieldsThatAreMissingOrNullAreNamedAndOthersMayBe) {
   }
   const Machine machine = *machine_from_json(without("copies_hidden").dump());
   EXPECT_EQ(machine.copies_hidden, std::nullopt);
-  EXPECT_EQ(machine_from_json(without("gpu_half_tokens").dump())->gpu_half_tokens, 0);
+  EXPECT_EQ(machine_from_json(without("paper_parameter_ps").dump())->paper_parameter_ps, 0);
 }
 
 TEST(MachineJson, RatesOfAGpusOperatorsAreReadBack) {
@@ -181,7 +181,7 @@ TEST(MachineJson, NegativeFieldsAndThoseOfAnotherTypeAreNamedWithTheirValues) {
                   HasSubstr(fmt::format("{} is {}, a ", field, shown(value))));
     }
   }
-  Json file = with("gpu_half_tokens", -0.5);
+  Json file = with("paper_parameter_ps", -0.5);
   file["copies_hidden"] = -0.5;
   file["probed"] = 2031;
   file["gpus"] = 1.5;
@@ -190,7 +190,7 @@ TEST(MachineJson, NegativeFieldsAndThoseOfAnotherTypeAreNamedWithTheirValues) {
   file["probed"] = "2031";
   file["gpus"] = 2;
   EXPECT_THAT(refusal(file),
-              AllOf(HasSubstr("gpu_half_tokens is -0.5"), HasSubstr("copies_hidden is -0.5")));
+              AllOf(HasSubstr("paper_parameter_ps is -0.5"), HasSubstr("copies_hidden is -0.5")));
 }
 
 TEST(MachineJson, WholeNumbersMayBeWrittenAsReals) {
@@ -259,9 +259,9 @@ TEST(MachineJson, RatesOfTheFilesOwnNumberOfGpusAreTakenWithoutAFlag) {
 }
 
 TEST(MachineJson, AMisspeltFieldOrUnitIsNotTakenInSilence) {
-  for (const char* field : {"bygpus", "g2g_gbs", "gpu_fp32_tflop", "gpu_halftokens"}) {
+  for (const char* field : {"bygpus", "g2g_gbs", "gpu_fp32_tflop", "paper_parameter_p"}) {
     Json file = some_json();
-    for (const char* missing : {"gpu_half_tokens", "g2g_gb_s"}) file.erase(missing);
+    for (const char* missing : {"paper_parameter_ps", "g2g_gb_s"}) file.erase(missing);
     file[field] = 1;
     EXPECT_THAT(refusal(file), HasSubstr("did you mean")) << field;
   }
@@ -293,8 +293,8 @@ TEST(MachineJson, AnOlderFileIsReadInItsOwnMeaning) {
   EXPECT_EQ(machine_from_json(file.dump())->overhead_bytes, 0u);
   file["device"] = "cpu";
   EXPECT_EQ(machine_from_json(file.dump())->gpu_fp32_tflops, 185);
-  file["version"] = 3;
-  EXPECT_THAT(refusal(file), HasSubstr("version 3"));
+  file["version"] = 4;
+  EXPECT_THAT(refusal(file), HasSubstr("version 4"));
 }
 
 TEST(WithGpus, TakesRatesThatAreKnownAndScalesTheOthers) {
@@ -365,7 +365,7 @@ TEST(CheckMachine, RatesAreFiniteAndMoreThanZero) {
 TEST(CheckMachine, SomeNumbersMayBeZero) {
   Machine machine = some_machine();
   machine.joint_gb_s = 0;
-  machine.gpu_half_tokens = 0;
+  machine.paper_parameter_ps = 0;
   machine.copies_hidden = 0;
   EXPECT_EQ(refusal(machine), "");
   machine.g2g_gb_s = 0;
@@ -373,9 +373,9 @@ TEST(CheckMachine, SomeNumbersMayBeZero) {
   machine.gpus = 1;
   EXPECT_EQ(refusal(machine), "");
   machine.joint_gb_s = -1;
-  machine.gpu_half_tokens = NAN;
+  machine.paper_parameter_ps = NAN;
   EXPECT_THAT(refusal(machine),
-              AllOf(HasSubstr("joint_gb_s is -1"), HasSubstr("gpu_half_tokens is nan")));
+              AllOf(HasSubstr("joint_gb_s is -1"), HasSubstr("paper_parameter_ps is nan")));
 }
 
 TEST(CheckMachine, EveryBadFieldIsNamed) {
@@ -396,17 +396,84 @@ TEST(CheckMachine, EveryBadFieldIsNamed) {
   EXPECT_EQ(refusal(machine), "");
 }
 
-TEST(GpuFlops, HalfTheRateAtHalfTokens) {
-  const Machine machine = some_machine();
-  EXPECT_DOUBLE_EQ(gpu_flops(machine, 2048, 2), 185e12 / 2);
-  EXPECT_DOUBLE_EQ(gpu_flops(machine, 3 * 2048, 2), 185e12 * 3 / 4);
-  EXPECT_EQ(gpu_flops(machine, 0, 2), 0);
-  Machine flat = machine;
-  flat.gpu_half_tokens = 0;
-  EXPECT_EQ(gpu_flops(flat, 0, 2), 0);
-  EXPECT_EQ(gpu_flops(flat, 1, 2), 185e12);
-  flat.gpu_fp32_tflops = 19.5;
-  EXPECT_EQ(gpu_flops(flat, 1, 4), 19.5e12);
+// 8 operations per parameter and token at half of the rate took 8 / rate seconds longer for each of
+// 2048 tokens.
+TEST(MachineJson, TokensAtHalfTheRateAreATimePerParameter) {
+  Json file = without("paper_parameter_ps");
+  file["gpu_half_tokens"] = 2048;
+  EXPECT_EQ(machine_from_json(file.dump())->paper_parameter_ps, 0);  // not of this version
+  file["version"] = 2;
+  EXPECT_DOUBLE_EQ(machine_from_json(file.dump())->paper_parameter_ps, 8 * 2048 / 185.0);
+}
+
+// ---- flags in place of a file's rates ----
+
+TEST(MachineOverrides, AGpuByItsNameBringsItsRatesAndTheHostStays) {
+  Json file = some_json();
+  file["by_gpus"] = {{{"gpus", 2}, {"h2d_gb_s", 1}, {"cpu_update_gparam_s", 3}}};
+  const KnownGpu gpu = must(known_gpu("rtx4090"));
+  const Machine machine = must(machine_from_json(file.dump(), {.gpus = 2, .gpu = gpu}));
+  EXPECT_EQ(machine.gpu_memory_bytes, uint64_t{24} << 30);
+  EXPECT_DOUBLE_EQ(machine.gpu_peak_tflops, 165.2);
+  EXPECT_DOUBLE_EQ(machine.gpu_tflops, kProductShare * 165.2);
+  EXPECT_DOUBLE_EQ(machine.h2d_gb_s, 2 * kLinkShare * 31.5);
+  EXPECT_DOUBLE_EQ(device_gb_s(machine), kMemoryShare * 1008);
+  EXPECT_DOUBLE_EQ(machine.gpu_update_gparam_s, 2 * kMemoryShare * 1008 / kUpdateBytes);
+  EXPECT_EQ(machine.cpu_update_gparam_s, 3);
+  EXPECT_EQ(machine.host_memory_bytes, some_machine().host_memory_bytes);
+  // Other flags are stronger.
+  const Machine larger = must(machine_from_json(
+      file.dump(),
+      {.gpus = 2, .gpu = gpu, .link_gb_s = 7, .gpu_memory_bytes = uint64_t{48} << 30}));
+  EXPECT_EQ(larger.gpu_memory_bytes, uint64_t{48} << 30);
+  EXPECT_DOUBLE_EQ(larger.h2d_gb_s, 14);
+  EXPECT_DOUBLE_EQ(larger.joint_gb_s, 14 * kJointShare);
+}
+
+TEST(MachineOverrides, EveryKnownGpuMakesAMachine) {
+  for (const KnownGpu& gpu : known_gpus()) {
+    const Machine machine = must(machine_from_json(some_json().dump(), {.gpu = gpu}));
+    EXPECT_TRUE(check_machine(machine).ok()) << gpu.name;
+    EXPECT_GT(machine.gpu_peak_tflops, machine.gpu_tflops) << gpu.name;
+    EXPECT_GT(machine.gpu_tflops, machine.gpu_fp32_tflops) << gpu.name;
+    EXPECT_EQ(must(known_gpu(gpu.name)).memory_gib, gpu.memory_gib);
+  }
+  const Status unknown = known_gpu("rtx4091").status();
+  EXPECT_EQ(unknown.code(), Code::kInvalidArgument);
+  EXPECT_THAT(unknown.message(), AllOf(HasSubstr("did you mean rtx4090"), HasSubstr("h200")));
+}
+
+TEST(MachineOverrides, ALinkIsEachGpusAndAnUpdateAnyNumberOfTrainers) {
+  Json file = some_json();
+  file["cpu_update_gparam_s_by_trainers"] = {1, 2, 3, 4};
+  file["cpu_update_beside_copies_gparam_s"] = 0.5;
+  const Machine machine =
+      must(machine_from_json(file.dump(), {.gpus = 2, .link_gb_s = 10, .cpu_gparam_s = 8}));
+  EXPECT_DOUBLE_EQ(machine.h2d_gb_s, 20);
+  EXPECT_DOUBLE_EQ(machine.d2h_gb_s, 20);
+  EXPECT_NEAR(machine.joint_gb_s, 40 * 60 / 46.35, 1e-9);  // the file's 60 of 0.1 and 46.25
+  EXPECT_DOUBLE_EQ(machine.cpu_update_gparam_s, 8);
+  EXPECT_DOUBLE_EQ(machine.dram_gb_s, kUpdateBytes * 8);
+  EXPECT_EQ(machine.cpu_update_beside_copies_gparam_s, 0);
+}
+
+TEST(MachineOverrides, NumaNodesAddUp) {
+  Json file = some_json();
+  file["numa_nodes"] = 2;
+  const Machine machine = must(machine_from_json(file.dump(), {.host_numa_nodes = 8}));
+  EXPECT_DOUBLE_EQ(machine.dram_gb_s, 4 * 130);
+  EXPECT_DOUBLE_EQ(machine.cpu_update_gparam_s, 4.0 / 3);
+  EXPECT_EQ(machine.h2d_gb_s, 46.25);
+  EXPECT_EQ(must(machine_from_json(to_json(machine))).numa_nodes, 8u);
+  file["numa_nodes"] = 0;
+  EXPECT_THAT(refusal(file), HasSubstr("numa_nodes is 0"));
+}
+
+TEST(DeviceGbS, IsTheUpdatesWhereItIsNotKnown) {
+  Machine machine = some_machine();  // four GPUs
+  EXPECT_DOUBLE_EQ(device_gb_s(machine), 26 * 75.5 / 4);
+  machine.gpu_memory_gb_s = 1400;
+  EXPECT_EQ(device_gb_s(machine), 1400);
 }
 
 }  // namespace

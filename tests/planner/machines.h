@@ -13,7 +13,7 @@ inline Machine a100_server(uint32_t gpus, bool nvlink = false) {
   machine.host_memory_bytes = uint64_t{500} << 30;
   machine.dram_gb_s = 200;
   machine.gpu_tflops = 185;  // fitted to table 7, like the next two: docs/planner.md
-  machine.gpu_half_tokens = 2048;
+  machine.paper_parameter_ps = 8 * 2048 / 185.0;
   machine.copies_hidden = 0.25;
   switch (gpus) {
     case 1:
@@ -44,7 +44,6 @@ inline ProbedMachine some_probe() {
   machine.host_memory_bytes = uint64_t{500} << 30;
   machine.dram_gb_s = 130;
   machine.gpu_tflops = 185;
-  machine.gpu_half_tokens = 2048;
   machine.cpu_update_gparam_s_by_trainers = {3, 2.5};
   machine.name = "node-1";
   machine.probed = "2031-02-03T04:05:06Z";

@@ -43,7 +43,6 @@ ModelProfile small_profile() {
 Machine small_machine(uint32_t gpus) {
   Machine machine = a100_server(gpus);
   machine.gpu_tflops = 0.05;
-  machine.gpu_half_tokens = 0;
   machine.h2d_gb_s = machine.d2h_gb_s = gpus;
   machine.cpu_update_gparam_s = 0.5;
   machine.gpu_update_gparam_s = gpus;
@@ -95,7 +94,6 @@ Machine swing_testbed() {
   Machine machine = a100_server(1);
   machine.gpu_memory_bytes = 80 * kGiB;
   machine.gpu_tflops = 800;
-  machine.gpu_half_tokens = 0;
   machine.h2d_gb_s = machine.d2h_gb_s = 55;
   machine.gpu_update_gparam_s = 20;
   machine.cpu_update_gparam_s = 2;
@@ -369,6 +367,7 @@ PlanRequest on_the_host(std::optional<UpdateMode> update = {},
 Machine slow_updates() {
   Machine machine = a100_server(1);
   machine.cpu_update_gparam_s = 2.5;
+  machine.gpu_tflops = 148;
   return machine;
 }
 

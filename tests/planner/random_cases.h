@@ -112,7 +112,7 @@ class RandomCases {
     machine.dram_gb_s = machine.nodes * 100.0;
     machine.gpu_tflops = between(10, 800);
     if (below(2) == 0) machine.gpu_fp32_tflops = machine.gpu_tflops / between(1, 16);
-    machine.gpu_half_tokens = below(2) == 0 ? 0 : between(100, 4000);
+    machine.paper_parameter_ps = below(2) == 0 ? 0 : between(1, 400);
     return machine;
   }
 

@@ -88,7 +88,7 @@ void check_plan(const RandomCase& one, const Plan& plan) {
   if (machine.gpu_fp32_tflops == 0) machine.gpu_fp32_tflops = machine.gpu_tflops;
   EXPECT_EQ(plan.assumed_fp32,
             one.profile.type == ComputeType::kFp32 && one.machine.gpu_fp32_tflops == 0);
-  const double rate = 1e-12 * gpu_flops(machine, one.profile.tokens, one.profile.dtype_bytes());
+  const double rate = matrix_tflops(machine, one.profile.dtype_bytes());
   EXPECT_LE(plan.predicted_tflops, (1 + 1e-9) * rate);
   EXPECT_LE(plan.predicted_mfu, 1 + 1e-9);
   for (const double leg_s : {plan.predicted.compute_s, plan.predicted.exposed_s}) {
