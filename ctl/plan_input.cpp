@@ -101,8 +101,7 @@ std::string assumed_host() {
   machine.h2d_gb_s = machine.d2h_gb_s = machine.gpu_update_gparam_s = machine.gpu_tflops = 1;
   std::cerr << fmt::format(
       "elixirctl: this host has not been measured (elixirctl probe): {:.0f} GB/s of host memory "
-      "and "
-      "{:.1f} Gparam/s of updates are assumed, as a desktop has\n",
+      "and {:.1f} Gparam/s of updates are assumed, as a desktop has\n",
       machine.dram_gb_s, machine.cpu_update_gparam_s);
   return planner::to_json(machine);
 }
@@ -171,12 +170,9 @@ void add_machine_flags(CLI::App* plan, PlanArguments* arguments) {
       "--machine", arguments->machine,
       "The machine's rates and memory (default: those that 'elixirctl probe' measured here)");
   planner::MachineOverrides& overrides = arguments->overrides;
-  std::string names;
-  for (const planner::KnownGpu& gpu : planner::known_gpus()) {
-    names += (names.empty() ? "" : ", ") + std::string(gpu.name);
-  }
   plan->add_option("--gpu", arguments->gpu,
-                   "Rates and memory of a GPU's data sheet in the machine's place: " + names);
+                   "Rates and memory of a GPU's data sheet in the machine's place: " +
+                       planner::known_gpu_names());
   plan->add_option("--link-gb-s", overrides.link_gb_s, "A GPU's link, each way, in GB/s")
       ->check(CLI::Range(planner::kLeastRate, planner::kMostRate));
   plan->add_option("--cpu-gparam-s", overrides.cpu_gparam_s,

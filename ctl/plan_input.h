@@ -35,7 +35,7 @@ Status check_source(const PlanArguments& arguments);
 // flags that contradict one another, kBadInput with the file's name, and those of
 // profile_of_model().
 Result<planner::ModelProfile> profile_of(const PlanArguments& arguments);
-// Of this model in place of the arguments' own.
+// The same for this model, in place of the arguments' own.
 Result<planner::ModelProfile> profile_of(const PlanArguments& arguments,
                                          const ModelProfileRequest& model);
 Result<planner::Machine> machine_of(const PlanArguments& arguments);

@@ -6,8 +6,6 @@
 #include <regex>
 #include <vector>
 
-#include "base/check.h"
-
 namespace elixir::planner {
 namespace {
 
@@ -140,10 +138,9 @@ Result<ModelProfile> with_adapters(ModelProfile profile, const Adapters& adapter
   }
   for (size_t k = 0; k < adapted.size(); ++k) {
     const Adapted& one = adapted[k];
-    const std::string& name = profile.params[one.weight].name;
+    const std::string name = profile.params[one.weight].name;  // params grow
     profile.params.push_back({.name = name + ".lora_A", .numel = rank * one.use.in});
-    profile.params.push_back(
-        {.name = profile.params[one.weight].name + ".lora_B", .numel = rank * one.use.out});
+    profile.params.push_back({.name = name + ".lora_B", .numel = rank * one.use.out});
     for (uint32_t i = 0; i < n_steps; ++i) {
       if (!reads(profile.steps[i], one.weight)) continue;
       profile.steps[i].push_back(one.a);

@@ -25,6 +25,12 @@ constexpr KnownGpu kKnown[] = {
 
 std::span<const KnownGpu> known_gpus() { return kKnown; }
 
+std::string known_gpu_names() {
+  std::string names;
+  for (const KnownGpu& gpu : kKnown) names += (names.empty() ? "" : ", ") + std::string(gpu.name);
+  return names;
+}
+
 Result<KnownGpu> known_gpu(std::string_view name) {
   std::vector<std::string> names;
   for (const KnownGpu& gpu : kKnown) {
@@ -32,10 +38,8 @@ Result<KnownGpu> known_gpu(std::string_view name) {
     names.emplace_back(gpu.name);
   }
   const std::string nearest = nearest_name(std::string(name), names);
-  std::string all;
-  for (const std::string& one : names) all += (all.empty() ? "" : ", ") + one;
   return error(Code::kInvalidArgument, "--gpu {} is not known{}; known are {}", name.substr(0, 40),
-               nearest.empty() ? "" : ", did you mean " + nearest + "?", all);
+               nearest.empty() ? "" : ", did you mean " + nearest + "?", known_gpu_names());
 }
 
 Machine with_gpu(Machine machine, const KnownGpu& gpu) {

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "base/status.h"
@@ -21,6 +22,7 @@ struct KnownGpu {
 
 // By name. Source: NVIDIA's data sheets and architecture papers.
 std::span<const KnownGpu> known_gpus();
+std::string known_gpu_names();  // "rtx3090, rtx4060, ..."
 
 // Returns kInvalidArgument, with the names alike, for one that is not known.
 Result<KnownGpu> known_gpu(std::string_view name);

@@ -62,12 +62,6 @@ double seconds_of(const std::function<void()>& work) {
   return seconds_since(begin_ns);
 }
 
-double least_of(int rounds, const std::function<double()>& seconds) {
-  double least = seconds();
-  for (int round = 1; round < rounds; ++round) least = std::min(least, seconds());
-  return least;
-}
-
 }  // namespace
 
 double measure_device_updates(std::span<Device* const> devices, const DeviceRateOptions& options) {

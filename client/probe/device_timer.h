@@ -9,6 +9,14 @@
 
 namespace elixir::probe {
 
+// The least of so many rounds, because other work only adds to it.
+template <typename Seconds>
+double least_of(int rounds, const Seconds& seconds) {
+  double least = seconds();
+  for (int round = 1; round < rounds; ++round) least = std::min(least, seconds());
+  return least;
+}
+
 // Times work that is enqueued on a device's compute stream.
 class DeviceTimer {
  public:
@@ -26,13 +34,10 @@ class DeviceTimer {
     return seconds_since(begin_ns);
   }
 
-  // The least of so many rounds, because other work only adds to it. One more goes before, which
-  // loads what it needs.
+  // The least of so many rounds. One more goes before, which loads what it needs.
   double least_seconds(int rounds, const std::function<void()>& work) {
     seconds(work);
-    double least = seconds(work);
-    for (int round = 1; round < rounds; ++round) least = std::min(least, seconds(work));
-    return least;
+    return least_of(rounds, [&] { return seconds(work); });
   }
 
  private:

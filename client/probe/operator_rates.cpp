@@ -6,7 +6,6 @@
 
 #include "base/check.h"
 #include "client/probe/device_timer.h"
-#include "client/tensors/scalar_type.h"
 #include "client/torch_device/torch_stream.h"
 
 namespace elixir::probe {

@@ -1,14 +1,11 @@
 #include "planner/search/make_plan.h"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <memory>
 #include <vector>
 
 #include "base/check.h"
-#include "base/units.h"
-#include "planner/choice_names.h"
 #include "planner/chunks/chunk_search.h"
 #include "planner/search/search.h"
 #include "planner/search/search_input.h"
@@ -16,7 +13,7 @@
 namespace elixir::planner {
 namespace {
 
-// Of the lengths simulated, so many are looked at more closely: without swing chunks, and with.
+// So many of the simulated lengths are looked at more closely, without swing chunks and with.
 constexpr size_t kRefinedLengths = 5;
 // Around the fastest so far of each kind, so many shorter and longer ones are simulated, too.
 constexpr std::ptrdiff_t kNeighbours = 3;
