@@ -5,13 +5,34 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <optional>
 #include <sstream>
+#include <string>
 
 #include "base/clock.h"
+#include "base/process_stat.h"
 #include "base/processors.h"
 #include "base/text_file.h"
 
 namespace elixir {
+namespace {
+
+double ticks_per_s() { return static_cast<double>(::sysconf(_SC_CLK_TCK)); }
+
+// What a process and its ended threads have used.
+double used_seconds(pid_t process) {
+  constexpr int kUserTime = 11, kSystemTime = 12;  // after the state, the first of the fields
+  const std::optional<ProcessStat> stat = process_stat(process);
+  std::istringstream fields(stat ? stat->fields : "");
+  double ticks = 0;
+  std::string field;
+  for (int i = 0; i <= kSystemTime && fields >> field; ++i) {
+    if (i >= kUserTime) ticks += std::strtod(field.c_str(), nullptr);
+  }
+  return ticks / ticks_per_s();
+}
+
+}  // namespace
 
 MachineLoad load_of_last_minute() {
   MachineLoad load;
@@ -20,23 +41,25 @@ MachineLoad load_of_last_minute() {
   return load;
 }
 
-OthersLoad::OthersLoad() : processors_(usable_processors()), last_(now(processors_)) {}
+OthersLoad::OthersLoad(uint32_t alike, pid_t beside)
+    : alike_(alike), beside_(beside), processors_(usable_processors()), last_(now()) {}
 
-OthersLoad::Times OthersLoad::now(const std::vector<int>& processors) {
+OthersLoad::Times OthersLoad::now() const {
   const Result<std::string> text = read_text_file("/proc/stat");
   timespec own{};
   ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &own);
   return {.wall_ns = monotonic_ns(),
           .own_ns = own.tv_sec * 1'000'000'000 + own.tv_nsec,
-          .busy_s = busy_seconds(text.ok() ? *text : "", processors,
-                                 static_cast<double>(::sysconf(_SC_CLK_TCK)))};
+          .busy_s = busy_seconds(text.ok() ? *text : "", processors_, ticks_per_s()),
+          .beside_s = beside_ > 0 ? used_seconds(beside_) : 0};
 }
 
 MachineLoad OthersLoad::look() {
-  const Times times = now(processors_);
+  const Times times = now();
   const double wall_s = static_cast<double>(times.wall_ns - last_.wall_ns) * 1e-9;
   const double own_s = static_cast<double>(times.own_ns - last_.own_ns) * 1e-9;
-  const double others_s = std::max(0.0, times.busy_s - last_.busy_s - own_s);
+  const double ours_s = alike_ * own_s + times.beside_s - last_.beside_s;
+  const double others_s = std::max(0.0, times.busy_s - last_.busy_s - ours_s);
   last_ = times;
   return {.busy = wall_s > 0 ? others_s / wall_s : 0,
           .processors = static_cast<double>(processors_.size())};

@@ -3,6 +3,8 @@
 // Tells whether other processes use this machine's processors. They take a share of every rate, so
 // a measurement asks here first.
 
+#include <sys/types.h>
+
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -25,16 +27,20 @@ MachineLoad load_of_last_minute();
 // since the last look(). For one thread.
 class OthersLoad {
  public:
-  OthersLoad();
+  // `alike`: as many processes, this one among them, use as much as this one and are no others. Nor
+  // is the process `beside`; 0: there is none.
+  explicit OthersLoad(uint32_t alike = 1, pid_t beside = 0);
   MachineLoad look();
 
  private:
   struct Times {
     int64_t wall_ns = 0, own_ns = 0;
-    double busy_s = 0;
+    double busy_s = 0, beside_s = 0;
   };
-  static Times now(const std::vector<int>& processors);
+  Times now() const;
 
+  uint32_t alike_;
+  pid_t beside_;
   std::vector<int> processors_;
   Times last_;
 };

@@ -116,6 +116,16 @@ uint32_t numa_nodes_of(const std::vector<int>& processors, const std::string& ro
   return std::max(static_cast<uint32_t>(nodes.size()), 1u);
 }
 
+std::string processor_name(const std::string& root) {
+  std::ifstream file(root + "/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    const bool names = line.starts_with("model name") || line.starts_with("CPU part");
+    const size_t value = line.find(": ");
+    if (names && value != line.npos) return line.substr(value + 2);
+  }
+  return "";
+}
+
 std::string host_name() {
   char name[HOST_NAME_MAX + 1] = {};
   ::gethostname(name, sizeof name - 1);

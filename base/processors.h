@@ -38,6 +38,10 @@ uint64_t last_level_cache_bytes(const std::vector<int>& processors, const std::s
 // is put before /sys.
 uint32_t numa_nodes_of(const std::vector<int>& processors, const std::string& root = "");
 
+// The name of the processors' model, as the system tells it; "" if it does not. `root` is put
+// before /proc.
+std::string processor_name(const std::string& root = "");
+
 // This machine's name; "" if the system does not tell.
 std::string host_name();
 

@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <linux/close_range.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -12,7 +13,10 @@
 #include <cstring>
 #include <filesystem>
 
+#include "base/check.h"
+#include "base/clock.h"
 #include "base/fd.h"
+#include "base/interrupt.h"
 
 extern char** environ;
 
@@ -92,6 +96,45 @@ Result<pid_t> spawn(const SpawnOptions& options) {
   return child;
 }
 
+Result<ProgramRun> run_to_end(SpawnOptions options, double limit_s) {
+  ELIXIR_CHECK(options.stdout_fd < 0, "standard output is read here");
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) return errno_status(Code::kInternal, "a pipe");
+  const UniqueFd read_end(ends[0]);
+  UniqueFd write_end(ends[1]);
+  options.stdout_fd = write_end.get();
+  const Result<pid_t> child = spawn(options);
+  if (!child.ok()) return child.status();
+  write_end.reset();
+  ProgramRun run;
+  const auto end = [&](int signal) {
+    if (signal != 0) ::kill(*child, signal);
+    int status = 0;
+    while (::waitpid(*child, &status, 0) < 0 && errno == EINTR) {
+    }
+    run.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  };
+  const int64_t start_ns = monotonic_ns();
+  try {
+    while (!run.timed_out) {
+      pollfd ready{.fd = read_end.get(), .events = POLLIN, .revents = 0};
+      if (::poll(&ready, 1, kInterruptRoundMs) > 0) {
+        char piece[1 << 12];
+        const ssize_t bytes = ::read(read_end.get(), piece, sizeof piece);
+        if (bytes == 0) break;
+        if (bytes > 0) run.output.append(piece, static_cast<size_t>(bytes));
+      }
+      check_interrupt();
+      run.timed_out = seconds_since(start_ns) > limit_s;
+    }
+  } catch (...) {
+    end(SIGKILL);
+    throw;
+  }
+  end(run.timed_out ? SIGKILL : 0);
+  return run;
+}
+
 std::string read_all(int fd) {
   std::string text;
   char piece[1 << 16];
@@ -109,6 +152,16 @@ std::string program_folder() {
   if (length <= 0) return ".";
   const std::string_view view(path, static_cast<size_t>(length));
   return std::string(view.substr(0, view.rfind('/')));
+}
+
+std::string installed_program(const std::string& name) {
+  const std::string beside = program_folder(), of_library = library_folder();
+  for (const std::string& path :
+       {beside + "/" + name, beside + "/../bin/" + name, of_library + "/../../bin/" + name,
+        of_library + "/../bin/" + name}) {
+    if (::access(path.c_str(), X_OK) == 0) return path;
+  }
+  return "";
 }
 
 std::string library_folder() {

@@ -1,8 +1,10 @@
 #include "base/units.h"
 
 #include <array>
+#include <charconv>
 #include <cmath>
 #include <cstdlib>
+#include <system_error>
 #include <utility>
 
 namespace elixir {
@@ -35,6 +37,20 @@ Result<uint64_t> parse_bytes(std::string_view text) {
   }
   return error(Code::kInvalidArgument,
                "'{}' is not a size in bytes; write it as 512MiB, 40GiB or a plain number", text);
+}
+
+std::optional<double> parse_large_count(std::string_view text, double least, double most) {
+  double number = 0;
+  const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), number);
+  const std::string_view unit(end, static_cast<size_t>(text.data() + text.size() - end));
+  const double factor = unit.empty()  ? 1
+                        : unit == "M" ? 1e6
+                        : unit == "B" ? 1e9
+                        : unit == "T" ? 1e12
+                                      : 0;
+  const double count = number * factor;
+  if (failure != std::errc() || !(count >= least && count <= most)) return std::nullopt;
+  return count;
 }
 
 std::string format_bytes(uint64_t bytes) {

@@ -193,10 +193,11 @@ Status Planner::match_parameters() {
 // Where the tensor is an output projection that the model does not have: the token embedding, for
 // that is used in its place. Null: it is none.
 const StoredTensor* Planner::tied_to(const StoredTensor& tensor) const {
-  if (tensor.name != "lm_head.weight") return nullptr;
+  if (tensor.name != "lm_head.weight" && tensor.name != "embed_out.weight") return nullptr;
   const auto found = std::find_if(params_.begin(), params_.end(), [&](const Source& source) {
     const std::string_view name = wanted_[source.parameter].name;
-    return name.ends_with(".embed_tokens.weight") || name.ends_with(".wte.weight");
+    return name.ends_with(".embed_tokens.weight") || name.ends_with(".wte.weight") ||
+           name.ends_with(".embed_in.weight");
   });
   return found == params_.end() ? nullptr : found->tensor;
 }

@@ -223,8 +223,9 @@ const Dtype& dtype_of(ComputeType type) {
 
 bool is_known_buffer(const TensorEntry& tensor) {
   const std::string_view name = tensor.name;
-  const bool mask = name.ends_with("attn.bias") && tensor.shape.size() == 4;
-  return mask || name.ends_with("attn.masked_bias") || name.ends_with("rotary_emb.inv_freq");
+  const bool of_mask = name.ends_with("attn.bias") || name.ends_with("attention.bias");
+  return (of_mask && tensor.shape.size() == 4) || name.ends_with("attn.masked_bias") ||
+         name.ends_with("attention.masked_bias") || name.ends_with("rotary_emb.inv_freq");
 }
 
 Result<std::vector<TensorEntry>> parse_header(std::string_view text, uint64_t data_bytes) {

@@ -88,15 +88,16 @@ using LossOn = std::function<at::Tensor(at::Device)>;
 
 // The planner's choice for this model and these options on this machine, for Options::plan. It
 // first traces one step of `tokens` tokens (all sequences together) on the meta device. Then it
-// simulates layouts with the rates of `elixirctl probe` (on a CPU with one rank, with rates
-// measured now). All ranks of a node get the same plan.
+// simulates layouts with the rates that were measured for this hardware. The first call on new
+// hardware measures them, in at most 20 s (ELIXIR_PROBE=0 forbids that). All ranks must call it,
+// and all get the same plan.
 //
 //   options.plan = elixir::plan(*model, [&](at::Device d) { return loss_of(batch.to(d)); }, 4096,
 //                               options);
 //
-// Returns null in four cases, and the optimizer then chooses: the options ask for a layout; the
-// device is the CPU and device_memory_bytes is 0, so that nothing is scarce; there are several
-// nodes; or the machine has not been measured. The log has a line if this was not your choice.
+// Returns null in three cases, and the optimizer then chooses: the options ask for a layout; the
+// device is the CPU and device_memory_bytes is 0, so that nothing is scarce; or the rates are not
+// known. The log has a line if this was not your choice.
 // Throws kResourceExhausted if nothing fits, and says what is missing.
 ELIXIR_PUBLIC std::shared_ptr<const planner::Plan> plan(torch::nn::Module& model,
                                                         const LossOn& loss, uint64_t tokens,

@@ -1,10 +1,10 @@
 #include "ctl/model_source.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <iostream>
 #include <iterator>
+#include <optional>
 
 #include "base/units.h"
 #include "planner/estimate/estimate.h"
@@ -15,24 +15,13 @@
 namespace elixir::ctl {
 namespace {
 
-// "7.5e9", "7.5B", "350M"
 Result<uint64_t> parse_params(const std::string& text) {
-  double number = 0;
-  const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), number);
-  const std::string_view unit(end, static_cast<size_t>(text.data() + text.size() - end));
-  const double factor = unit.empty()  ? 1
-                        : unit == "M" ? 1e6
-                        : unit == "B" ? 1e9
-                        : unit == "T" ? 1e12
-                                      : 0;
-  const double count = std::round(number * factor);
-  if (failure != std::errc() ||
-      !(count >= 1 && count <= static_cast<double>(planner::kMaxParams))) {
-    return error(Code::kInvalidArgument,
-                 "--params {}: it must be a number of parameters from 1 to 1e15, as 7.5e9 or 7.5B",
-                 text);
-  }
-  return static_cast<uint64_t>(count);
+  const std::optional<double> count =
+      parse_large_count(text, 0.5, static_cast<double>(planner::kMaxParams));
+  if (count) return static_cast<uint64_t>(std::round(*count));
+  return error(Code::kInvalidArgument,
+               "--params {}: it must be a number of parameters from 1 to 1e15, as 7.5e9 or 7.5B",
+               text);
 }
 
 SizedModel source_of(std::string name, const std::vector<planner::NamedShape>& parameters) {

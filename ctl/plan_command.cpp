@@ -5,11 +5,13 @@
 #include <cmath>
 #include <iostream>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 
 #include "base/printable.h"
 #include "base/text_file.h"
+#include "base/units.h"
 #include "ctl/command.h"
 #include "ctl/model_source.h"
 #include "ctl/plan_input.h"
@@ -240,11 +242,21 @@ void add_output_flags(CLI::App* plan, PlanOutputs* outputs) {
                  "A table: Elixir's exchanges beside DDP, ZeRO and ZeRO with offload");
   plan->add_flag("--what-if", outputs->what_if,
                  "A table: what each change of the machine or the step would bring");
-  plan->add_option("--largest", outputs->largest,
-                   "The most sequences, tokens a sequence or layers with which there is a plan")
+  plan->add_option(
+          "--largest", outputs->largest,
+          "The most sequences, tokens of one sequence (or of each of --batch) or layers with "
+          "which there is a plan")
       ->check(CLI::IsMember({"batch", "seq", "layers"}));
-  plan->add_option("--tokens", outputs->tokens, "How long training on so many takes (300e9)")
-      ->check(CLI::Range(1.0, kMostTokens));
+  plan->add_option_function<std::string>(
+      "--tokens",
+      [outputs](const std::string& text) {
+        const std::optional<double> tokens = parse_large_count(text, 1, kMostTokens);
+        if (!tokens) {
+          throw CLI::ValidationError("--tokens", "must be from 1 to 1e18, as 300e9 or 300B");
+        }
+        outputs->tokens = *tokens;
+      },
+      "How long training on so many takes (300B)");
   plan->add_option("--price-per-hour", outputs->price_per_hour,
                    "Price of one GPU; the plan then says what training costs")
       ->check(CLI::Range(0.0, kMostPrice));
@@ -274,6 +286,9 @@ Command add_plan(CLI::App& app) {
   return {plan, [arguments, outputs, plan, &app] {
             arguments->tokens_given =
                 plan->get_option("--batch")->count() + plan->get_option("--seq")->count() > 0;
+            // The longest sequence is asked of one, unless somebody says of how many.
+            const bool sequences_given = plan->get_option("--batch")->count() > 0;
+            if (outputs->largest == "seq" && !sequences_given) arguments->model.batch = 1;
             arguments->dtype_given = plan->get_option("--dtype")->count() > 0;
             take_stored_type(*plan, arguments->model);
             Problems problems;  // before a model is profiled, which takes a moment

@@ -48,9 +48,19 @@ Result<std::string> keep(const ProbeArguments& arguments, const planner::ProbedM
 Status forget() {
   const Result<std::string> path = planner::machine_cache_path();
   if (!path.ok()) return path.status();
-  const Result<bool> there = planner::forget_machine(*path);
-  if (!there.ok()) return there.status();
-  std::cout << printable(*there ? "removed " + *path : *path + " is not there") << "\n";
+  // What somebody wrote is no measurement.
+  const auto probed = planner::load_machine(*path);
+  if (planner::machine_file_is_named() && probed.ok() && *probed &&
+      (*probed)->machine.probed.empty()) {
+    std::cout << printable(*path + " stays: it was not measured here") << "\n";
+  } else {
+    const Result<bool> there = planner::forget_machine(*path);
+    if (!there.ok()) return there.status();
+    std::cout << printable(*there ? "removed " + *path : *path + " is not there") << "\n";
+  }
+  const Result<std::vector<std::string>> rates = planner::forget_hardware();
+  if (!rates.ok()) return rates.status();
+  for (const std::string& removed : *rates) std::cout << printable("removed " + removed) << "\n";
   return Status();
 }
 
@@ -100,10 +110,11 @@ Command add_probe(CLI::App& app) {
   probe->add_option(
       "--g2g-gb-s", arguments->g2g,
       "GB/s of collectives, in bytes of chunks, if you know it (default: half of a link)");
-  probe->add_flag("--quick", arguments->quick, "Under two seconds, less exact");
+  probe->add_flag("--quick", arguments->quick,
+                  "Less exact: under two seconds on a CPU, under 20 on GPUs");
   probe
       ->add_flag("--forget", arguments->forget,
-                 "Remove what was measured here, and measure nothing")
+                 "Remove what was measured here or in trainings, and measure nothing")
       ->excludes("--json", "--output", "--device", "--gpus", "--link-gb-s", "--g2g-gb-s",
                  "--quick");
   return {probe, [arguments, &app] { return probe_command(*arguments, app); }};

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 
 #include "base/status.h"
 #include "planner/models/transformer_config.h"
@@ -42,11 +43,14 @@ class Decoder : public torch::nn::Module {
   // [batch, seq, width]; multiplied with head() [vocabulary, width], it gives the logits.
   virtual at::Tensor hidden(const at::Tensor& tokens) = 0;
   virtual const at::Tensor& head() const = 0;
+  // [vocabulary], added to the logits; undefined: none.
+  virtual at::Tensor head_bias() const { return {}; }
 
   const planner::TransformerConfig config_;
 
  private:
   at::Tensor checked_hidden(const at::Tensor& tokens);
+  std::pair<at::Tensor, at::Tensor> with_bias(const at::Tensor& hidden) const;
 };
 
 // The module of a known family with random weights. Under elixir::MetaInit it has no memory.

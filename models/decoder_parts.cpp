@@ -99,7 +99,7 @@ void initialise_decoder(torch::nn::Module& model, const DecoderOptions& options,
     if (parameter.key().ends_with("bias")) {
       weight.zero_();
     } else if (weight.dim() == 1) {
-      weight.fill_(config.four_norms ? 0 : 1);
+      weight.fill_(config.gemma ? 0 : 1);
     } else {
       weight.normal_(0, config.init_deviation,
                      at::make_generator<at::CPUGeneratorImpl>(generator_seed));

@@ -27,10 +27,18 @@ std::shared_ptr<Decoder> make_opt(const planner::TransformerConfig& config,
 // with config.init_deviation. Its papers use no dropout; the option acts on embeddings and
 // residuals.
 //
-// Also its relatives, which TransformerConfig tells apart. Mistral, Qwen 2 and 3, Gemma 2 and 3
-// (arXiv 2408.00118, 2503.19786) were compared with transformers. Mixtral and Phi-3 exist for their
-// profiles, and their values were not compared.
+// Also its relatives, which TransformerConfig tells apart. Mistral, Qwen 2 and 3, Gemma 1 to 3
+// (arXiv 2403.08295, 2408.00118, 2503.19786), OLMo 2 (2501.00656), SmolLM 3 and Granite were
+// compared with transformers. Mixtral and Phi-3 exist for their profiles, and their values were not
+// compared.
 std::shared_ptr<Decoder> make_llama(const planner::TransformerConfig& config,
                                     const DecoderOptions& options);
+
+// GPT-NeoX (Black et al., arXiv 2204.06745; Pythia), as Hugging Face's GPTNeoXForCausalLM, and Phi
+// (arXiv 2306.11644), as its PhiForCausalLM. Attention and MLP read the residual stream side by
+// side, and rotary positions turn a part of each head. Weights are normal with
+// config.init_deviation, biases 0. Dropout acts on embeddings and residuals.
+std::shared_ptr<Decoder> make_parallel(const planner::TransformerConfig& config,
+                                       const DecoderOptions& options);
 
 }  // namespace elixir

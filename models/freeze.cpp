@@ -18,7 +18,10 @@ Status freeze(torch::nn::Module& module, const std::string& expression) {
   if (frozen > 0 && frozen < all) return {};
   return error(Code::kInvalidArgument, "--freeze '{}' finds {} of {} parameters, as {}: {}",
                expression, frozen, all, module.named_parameters().front().key(),
-               frozen == 0 ? "nothing is frozen" : "nothing is left to train");
+               frozen == 0
+                   ? "nothing is frozen"
+                   : "nothing is left to train (elixirctl plan --adapters RANK plans adapters "
+                     "on a frozen model)");
 }
 
 }  // namespace elixir

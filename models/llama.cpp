@@ -19,7 +19,7 @@ using planner::TransformerConfig;
 // 16 bits would round what is near 1.
 struct RmsNorm : torch::nn::Module {
   RmsNorm(int64_t width, const TransformerConfig& config)
-      : from_one(config.four_norms),
+      : from_one(config.gemma),
         eps(config.norm_eps),
         weight(register_parameter("weight", torch::empty({width}))) {}
 
@@ -52,7 +52,10 @@ Places places_of(const TransformerConfig& config, bool windowed, const at::Tenso
   const planner::Rotary& rotary =
       windowed && config.window_rotary ? *config.window_rotary : config.rotary;
   const int64_t seq = x.size(1), window = windowed ? config.window : 0;
-  Places places{Rotation(rotary, seq, config.head_numel(), x.options())};
+  // OLMo 2 turns in FP32.
+  const at::TensorOptions turned =
+      config.norms_behind ? x.options().dtype(at::kFloat) : x.options();
+  Places places{Rotation(rotary, seq, config.head_numel(), turned)};
   ELIXIR_CHECK(!windowed || window > 0, "{}: a window of {}", config.name, window);
   const bool masked = config.attention_softcap > 0 || (window > 0 && window < seq);
   if (masked) places.mask = seen_mask(seq, window, x.options());
@@ -65,8 +68,11 @@ struct LlamaAttention : torch::nn::Module {
         kv_heads(config.kv_heads),
         head_width(config.head_numel()),
         softcap(config.attention_softcap),
-        scale(1 / std::sqrt(config.query_scalar > 0 ? config.query_scalar
-                                                    : static_cast<double>(head_width))) {
+        scale(config.attention_scale > 0
+                  ? config.attention_scale
+                  : 1 / std::sqrt(config.query_scalar > 0 ? config.query_scalar
+                                                          : static_cast<double>(head_width))),
+        whole_norm(config.whole_qk_norm) {
     const int64_t width = config.width;
     const int64_t q_width = heads * head_width, kv_width = kv_heads * head_width;
     const auto linear = [&](const char* name, int64_t in, int64_t out, bool bias) {
@@ -82,8 +88,12 @@ struct LlamaAttention : torch::nn::Module {
     v_proj = linear("v_proj", width, kv_width, config.qkv_bias);
     o_proj = linear("o_proj", q_width, width, config.o_bias);
     if (!config.qk_norm) return;
-    q_norm = register_module("q_norm", std::make_shared<RmsNorm>(head_width, config));
-    k_norm = register_module("k_norm", std::make_shared<RmsNorm>(head_width, config));
+    const auto norm = [&](const char* name, int64_t heads_width) {
+      return register_module(
+          name, std::make_shared<RmsNorm>(whole_norm ? heads_width : head_width, config));
+    };
+    q_norm = norm("q_norm", q_width);
+    k_norm = norm("k_norm", kv_width);
   }
 
   at::Tensor forward(const at::Tensor& x, const Places& places) {
@@ -95,22 +105,32 @@ struct LlamaAttention : torch::nn::Module {
       keys = split_heads(all.narrow(2, q_width, kv_width), kv_heads);
       values = split_heads(all.narrow(2, q_width + kv_width, kv_width), kv_heads);
     } else {
-      queries = split_heads(q_proj->forward(x), heads);
-      keys = split_heads(k_proj->forward(x), kv_heads);
+      queries = q_proj->forward(x);
+      keys = k_proj->forward(x);
+      if (whole_norm) {
+        queries = q_norm->forward(queries);
+        keys = k_norm->forward(keys);
+      }
+      queries = split_heads(queries, heads);
+      keys = split_heads(keys, kv_heads);
       values = split_heads(v_proj->forward(x), kv_heads);
     }
-    if (q_norm) {
+    if (q_norm && !whole_norm) {
       queries = q_norm->forward(queries);
       keys = k_norm->forward(keys);
     }
-    const Rotation& rotation = places.rotation;
-    return o_proj->forward(
-        causal_attention(rotation.turn(queries), rotation.turn(keys), values,
-                         {.scale = scale, .mask = places.mask, .softcap = softcap}));
+    if (turns) {
+      queries = places.rotation.turn(queries);
+      keys = places.rotation.turn(keys);
+    }
+    return o_proj->forward(causal_attention(
+        queries, keys, values, {.scale = scale, .mask = places.mask, .softcap = softcap}));
   }
 
   const int64_t heads, kv_heads, head_width;
   const double softcap, scale;
+  const bool whole_norm;
+  bool turns = true;  // has rotary positions
   std::shared_ptr<LinearLayer> q_proj, k_proj, v_proj, o_proj;
   std::shared_ptr<LinearLayer> qkv_proj;    // null: one each
   std::shared_ptr<RmsNorm> q_norm, k_norm;  // null: none
@@ -226,6 +246,7 @@ struct SparseMlp : torch::nn::Module {
 struct LlamaBlock : torch::nn::Module {
   LlamaBlock(const TransformerConfig& config, double dropout)
       : dropout(dropout),
+        residual_scale(config.residual_scale),
         self_attn(register_module("self_attn", std::make_shared<LlamaAttention>(config))) {
     if (config.experts > 0) {
       sparse = register_module("block_sparse_moe", std::make_shared<SparseMlp>(config));
@@ -235,37 +256,48 @@ struct LlamaBlock : torch::nn::Module {
     const auto norm = [&](const char* name) {
       return register_module(name, std::make_shared<RmsNorm>(config.width, config));
     };
-    input_layernorm = norm("input_layernorm");
+    if (!config.norms_behind) input_layernorm = norm("input_layernorm");
     post_attention_layernorm = norm("post_attention_layernorm");
-    if (!config.four_norms) return;
-    pre_feedforward_layernorm = norm("pre_feedforward_layernorm");
-    post_feedforward_layernorm = norm("post_feedforward_layernorm");
+    if (config.four_norms) pre_feedforward_layernorm = norm("pre_feedforward_layernorm");
+    if (config.four_norms || config.norms_behind) {
+      post_feedforward_layernorm = norm("post_feedforward_layernorm");
+    }
   }
 
   at::Tensor forward(const at::Tensor& x, const Places& full, const Places& near) {
     const Places& places = windowed ? near : full;
-    at::Tensor attended = self_attn->forward(input_layernorm->forward(x), places);
-    if (!pre_feedforward_layernorm) {
-      attended = x + drop(attended);
-      return attended + drop(feed_forward(post_attention_layernorm->forward(attended)));
+    at::Tensor attended = self_attn->forward(normed(input_layernorm, x), places);
+    if (!post_feedforward_layernorm) {
+      attended = x + added(attended);
+      return attended + added(feed_forward(post_attention_layernorm->forward(attended)));
     }
-    attended = x + drop(post_attention_layernorm->forward(attended));
-    return attended + drop(post_feedforward_layernorm->forward(
-                          feed_forward(pre_feedforward_layernorm->forward(attended))));
+    attended = x + added(post_attention_layernorm->forward(attended));
+    return attended + added(post_feedforward_layernorm->forward(
+                          feed_forward(normed(pre_feedforward_layernorm, attended))));
+  }
+
+  // Without a norm, what comes.
+  static at::Tensor normed(const std::shared_ptr<RmsNorm>& norm, const at::Tensor& x) {
+    return norm ? norm->forward(x) : x;
   }
 
   at::Tensor feed_forward(const at::Tensor& x) {
     return sparse ? sparse->forward(x) : mlp->forward(x);
   }
-  at::Tensor drop(const at::Tensor& x) const { return at::dropout(x, dropout, is_training()); }
+  // What a residual stream gets.
+  at::Tensor added(const at::Tensor& x) const {
+    const at::Tensor kept = at::dropout(x, dropout, is_training());
+    return residual_scale > 0 ? kept * residual_scale : kept;
+  }
 
-  const double dropout;
+  const double dropout, residual_scale;
   bool windowed = false;
   std::shared_ptr<LlamaAttention> self_attn;
-  std::shared_ptr<LlamaMlp> mlp;      // or
-  std::shared_ptr<SparseMlp> sparse;  // this one
-  std::shared_ptr<RmsNorm> input_layernorm, post_attention_layernorm;
-  std::shared_ptr<RmsNorm> pre_feedforward_layernorm, post_feedforward_layernorm;  // of four
+  std::shared_ptr<LlamaMlp> mlp;             // or
+  std::shared_ptr<SparseMlp> sparse;         // this one
+  std::shared_ptr<RmsNorm> input_layernorm;  // null: none, with norms behind alone
+  std::shared_ptr<RmsNorm> post_attention_layernorm;
+  std::shared_ptr<RmsNorm> pre_feedforward_layernorm, post_feedforward_layernorm;  // or null
 };
 
 struct LlamaStack : torch::nn::Module {
@@ -279,16 +311,19 @@ struct LlamaStack : torch::nn::Module {
                                                                               options.dropout))),
         norm(register_module("norm", std::make_shared<RmsNorm>(config.width, config))) {
     for (int64_t i = 0; i < config.layers; ++i) {
-      layers->all[static_cast<size_t>(i)]->windowed = config.has_window(i);
+      LlamaBlock& block = *layers->all[static_cast<size_t>(i)];
+      block.windowed = config.has_window(i);
+      block.self_attn->turns = config.has_rotation(i);
     }
   }
 
   at::Tensor forward(const at::Tensor& tokens) {
     at::Tensor x = embed_tokens->forward(tokens);
     // Gemma's embeddings are as large as its norms' outputs. The factor has the weights' type.
-    if (config.four_norms) {
+    if (config.gemma) {
       x = x * at::full({}, std::sqrt(static_cast<double>(config.width)), x.options());
     }
+    if (config.embedding_scale > 0) x = x * config.embedding_scale;
     const Places full = places_of(config, /*windowed=*/false, x);
     const Places near = config.window > 0 ? places_of(config, /*windowed=*/true, x) : full;
     return norm->forward(layers->forward(at::dropout(x, options.dropout, is_training()),

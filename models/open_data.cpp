@@ -63,7 +63,16 @@ Result<TokenData> open_files(const NamedFiles& files, const TrainOptions& option
                                             .seed = options.seed,
                                             .files_flag = files.data_flag,
                                             .labels_flag = files.labels_flag});
-  if (!data.ok() || !data->text() || options.bytes) return data;
+  if (!data.ok() || !data->text()) return data;
+  if (options.bytes && options.config.vocabulary < kBytesVocabulary) {
+    return error(
+        Code::kBadInput,
+        "{} {}: --bytes makes {} tokens of a text, and the vocabulary of {} has {}; give a "
+        "model with more, or token files",
+        files.data_flag, data->files().front(), kBytesVocabulary, options.config.name,
+        options.config.vocabulary);
+  }
+  if (options.bytes) return data;
   const std::string tokenizer = tokenizer_of(options);
   if (tokenizer.empty() && options.bytes_are_tokens) return data;
   return error(Code::kBadInput,

@@ -64,14 +64,13 @@ at::Tensor frequencies_of(const Rotary& rotary, int64_t seq, int64_t head_width,
 
 }  // namespace
 
-Rotation::Rotation(const Rotary& rotary, int64_t seq, int64_t head_width,
+Rotation::Rotation(const Rotary& rotary, int64_t seq, int64_t width,
                    const at::TensorOptions& options) {
-  ELIXIR_CHECK(seq >= 0 && head_width > 0 && head_width % 2 == 0, "{} places, heads of {}", seq,
-               head_width);
+  ELIXIR_CHECK(seq >= 0 && width > 0 && width % 2 == 0, "{} places, heads of {}", seq, width);
   ELIXIR_CHECK(rotary.base > 0 && rotary.factor > 0, "base {}, factor {}", rotary.base,
                rotary.factor);
   const at::TensorOptions fp32 = options.dtype(at::kFloat);
-  const at::Tensor frequencies = frequencies_of(rotary, seq, head_width, fp32);
+  const at::Tensor frequencies = frequencies_of(rotary, seq, width, fp32);
   const at::Tensor angles = at::outer(at::arange(seq, fp32), frequencies);
   const at::Tensor pairs = at::cat({angles, angles}, 1);
   cosines = (pairs.cos() * rotary.magnitude).to(options.dtype());
@@ -79,9 +78,12 @@ Rotation::Rotation(const Rotary& rotary, int64_t seq, int64_t head_width,
 }
 
 at::Tensor Rotation::turn(const at::Tensor& x) const {
-  const int64_t half = x.size(3) / 2;
+  const int64_t width = cosines.size(1), half = width / 2;
+  if (width < x.size(3)) {
+    return at::cat({turn(x.narrow(3, 0, width)), x.narrow(3, width, x.size(3) - width)}, 3);
+  }
   const at::Tensor turned = at::cat({-x.narrow(3, half, half), x.narrow(3, 0, half)}, 3);
-  return x * cosines + turned * sines;
+  return (x * cosines + turned * sines).to(x.scalar_type());
 }
 
 }  // namespace elixir

@@ -8,11 +8,11 @@
 
 namespace elixir {
 
-// Rotary positions: cosines and sines of the angles position * frequency, [seq, head_width]. Each
-// angle is there twice, because it turns a pair (i, i + head_width / 2). Without scaling the
-// frequencies are base^(-2 i / head_width).
+// Rotary positions: cosines and sines of the angles position * frequency, [seq, width]. Each angle
+// is there twice, because it turns a pair (i, i + width / 2). Without scaling the frequencies are
+// base^(-2 i / width). `width` is a head's, or its first part that is turned.
 struct Rotation {
-  Rotation(const planner::Rotary& rotary, int64_t seq, int64_t head_width,
+  Rotation(const planner::Rotary& rotary, int64_t seq, int64_t width,
            const at::TensorOptions& options);
 
   // Rotates x [batch, heads, seq, head_width], with Hugging Face's order of pairs.

@@ -211,6 +211,10 @@ std::string_view family_name(planner::Family family) {
       return "GPT-2";
     case planner::Family::kOpt:
       return "OPT";
+    case planner::Family::kNeoX:
+      return "GPT-NeoX";
+    case planner::Family::kPhi:
+      return "Phi";
     case planner::Family::kLlama:
       break;
   }

@@ -193,10 +193,16 @@ void add_plan_options(CLI::App& app, TrainOptions& options, TrainWords& words) {
              "auto (what the planner chooses where device memory is scarce and the flags below "
              "say nothing), or ddp, zero1, zero2, zero3, rcache-max, rcache-min")
       ->type_name("NAME");
-  app.add_option("--plan", options.plan_file,
-                 "Train by a plan that 'elixirctl plan --output' wrote, in the place of the flags "
-                 "below")
-      ->type_name("FILE");
+  CLI::Option* const plan =
+      app.add_option("--plan", options.plan_file,
+                     "Train by a plan that 'elixirctl plan --output' wrote, in the place of the "
+                     "flags below")
+          ->type_name("FILE");
+  app.add_flag(
+         "--no-plan", options.no_plan,
+         "Do not plan, and do not measure this machine for a plan (default: both, on a GPU or "
+         "with --gpu-memory)")
+      ->excludes(plan);
   app.add_flag("--offload", words.offload, "States live in host memory: the default");
   app.add_flag("--no-offload", words.no_offload, "States live on the device");
   app.add_option("--gpu-state-share", layout.gpu_state_share,

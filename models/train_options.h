@@ -91,6 +91,7 @@ struct TrainOptions {
   CheckpointOptions checkpoints = {};
 
   std::string plan_file;        // from 'elixirctl plan'; replaces the planner's choice
+  bool no_plan = false;         // the planner is not asked
   std::string memory_picture;   // path for an SVG of the plan; "": none
   std::string predicted_trace;  // path for a trace of the plan; "": none
 

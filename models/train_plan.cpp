@@ -49,11 +49,12 @@ void write_reports(const TrainOptions& options, const planner::PlannedStep& plan
 
 void require_no_reports(const TrainOptions& options) {
   if (options.memory_picture.empty() && options.predicted_trace.empty()) return;
-  throw Error(error(Code::kInvalidArgument,
-                    "--memory-picture and --predicted-trace show the planner's choice, and the "
-                    "planner has not chosen here: leave out --plan, --strategy, --chunk-numel, "
-                    "--rcache-blocks and --gpu-state-share (--long-blocks, --spare-slots, "
-                    "--swing-stride and --exchange go with it), and on the CPU give --gpu-memory"));
+  throw Error(
+      error(Code::kInvalidArgument,
+            "--memory-picture and --predicted-trace show the planner's choice, and the "
+            "planner has not chosen here: leave out --plan, --no-plan, --strategy, --chunk-numel, "
+            "--rcache-blocks and --gpu-state-share (--long-blocks, --spare-slots, "
+            "--swing-stride and --exchange go with it), and on the CPU give --gpu-memory"));
 }
 
 planner::Plan read_plan(const std::string& path) {
@@ -93,9 +94,11 @@ std::shared_ptr<const planner::Plan> plan_training(Decoder& model, const TrainOp
     return plan;
   }
   std::optional<planner::PlannedStep> planned;
-  if (plan_is_wanted(options.run)) {
+  if (plan_is_wanted(options.run) && !options.no_plan) {
     const planner::ModelProfile profile = profile_of(model, options, profile_or_measure);
-    planned = value_or_throw(choose_plan(profile, options.run, environment));
+    const bool reports = !options.memory_picture.empty() || !options.predicted_trace.empty();
+    planned = value_or_throw(choose_plan(profile, options.run, environment,
+                                         reports ? CachedPlans::kIgnored : CachedPlans::kTaken));
     if (planned && environment.rank == 0) {
       std::cout << printable(planner::plan_text(planned->plan), /*lines=*/true) << std::flush;
       write_reports(options, *planned, profile, planned->gpu_memory_bytes);

@@ -68,6 +68,34 @@ void take(double given, double* rate) {
   if (given > 0) *rate = given;
 }
 
+constexpr double Machine::*kLeastRates[] = {&Machine::d2h_gb_s,
+                                            &Machine::h2d_gb_s,
+                                            &Machine::joint_gb_s,
+                                            &Machine::g2g_gb_s,
+                                            &Machine::gpu_update_gparam_s,
+                                            &Machine::cpu_update_gparam_s,
+                                            &Machine::internode_gb_s,
+                                            &Machine::dram_gb_s,
+                                            &Machine::cpu_update_beside_copies_gparam_s,
+                                            &Machine::gpu_tflops,
+                                            &Machine::gpu_fp32_tflops,
+                                            &Machine::gpu_peak_tflops,
+                                            &Machine::gpu_memory_gb_s};
+
+// Empty unless both know the same widths.
+std::vector<AttentionRate> slower_attention(std::vector<AttentionRate> a,
+                                            const std::vector<AttentionRate>& b) {
+  const auto same_width = [](const AttentionRate& one, const AttentionRate& other) {
+    return one.head == other.head;
+  };
+  if (!std::equal(a.begin(), a.end(), b.begin(), b.end(), same_width)) return {};
+  for (size_t i = 0; i < a.size(); ++i) {
+    a[i].forward_tflops = std::min(a[i].forward_tflops, b[i].forward_tflops);
+    a[i].backward_tflops = std::min(a[i].backward_tflops, b[i].backward_tflops);
+  }
+  return a;
+}
+
 void assume_g2g(Machine* machine) {
   machine->g2g_gb_s = g2g_through_host(*machine);
   machine->assumed_g2g = true;
@@ -202,6 +230,30 @@ Result<Machine> with_gpus(const Machine& node, uint32_t gpus, uint32_t gpus_per_
   machine.gpus = gpus;
   machine.nodes = nodes;
   return machine;
+}
+
+Result<Machine> slowest_of(const Machine& a, const Machine& b) {
+  if (a.gpus != b.gpus || a.nodes != 1 || b.nodes != 1) {
+    return error(Code::kInvalidArgument,
+                 "{} has {} GPUs of this job and {} has {}: a plan needs as many on every node",
+                 a.name, a.gpus, b.name, b.gpus);
+  }
+  Machine slowest = a;
+  slowest.gpu_memory_bytes = std::min(a.gpu_memory_bytes, b.gpu_memory_bytes);
+  slowest.overhead_bytes = std::max(a.overhead_bytes, b.overhead_bytes);
+  slowest.host_memory_bytes = std::min(a.host_memory_bytes, b.host_memory_bytes);
+  slowest.gpu_launch_us = std::max(a.gpu_launch_us, b.gpu_launch_us);
+  slowest.assumed_g2g = a.assumed_g2g || b.assumed_g2g;
+  slowest.scaled_from_gpus = std::max(a.scaled_from_gpus, b.scaled_from_gpus);
+  for (double Machine::*const rate : kLeastRates) {
+    const double least = std::min(a.*rate, b.*rate);
+    slowest.*rate = least > 0 ? least : std::max(a.*rate, b.*rate);  // 0: not known
+  }
+  // Both are scaled to their GPUs already.
+  slowest.by_gpus.clear();
+  slowest.cpu_update_gparam_s_by_trainers.clear();
+  slowest.gpu_attention_tflops = slower_attention(a.gpu_attention_tflops, b.gpu_attention_tflops);
+  return slowest;
 }
 
 double matrix_tflops(const Machine& machine, uint32_t dtype_bytes) {

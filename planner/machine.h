@@ -112,6 +112,10 @@ double g2g_through_host(const Machine& machine);
 // kMostGpusPerNode, or for several nodes without internode_gb_s.
 Result<Machine> with_gpus(const Machine& node, uint32_t gpus, uint32_t gpus_per_node);
 
+// One node for several unlike ones that train together and wait for the slowest: each rate and each
+// size is the least of `a` and `b`. Both are of one node with as many GPUs (else kInvalidArgument).
+Result<Machine> slowest_of(const Machine& a, const Machine& b);
+
 // The matrix rate of large operators on elements of `dtype_bytes`; 0: not known.
 double matrix_tflops(const Machine& machine, uint32_t dtype_bytes);
 

@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cctype>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
@@ -20,6 +21,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr char kMachineFileVariable[] = "ELIXIR_MACHINE_FILE";
+constexpr char kRatesPrefix[] = "rates-";
+constexpr size_t kLongestFileName = 200;
+
 // "" when the variable is not set; XDG's rule: a relative path counts as none.
 std::string folder_of(const char* variable) {
   const char* const value = std::getenv(variable);
@@ -29,8 +34,9 @@ std::string folder_of(const char* variable) {
 // After a system call that failed.
 Status failed(const char* action, const std::string& path) {
   return error(Code::kUnavailable,
-               "cannot {} {}: {}; set ELIXIR_MACHINE_FILE to a file that can be written", action,
-               path, std::generic_category().message(errno));
+               "cannot {} {}: {}; set XDG_CACHE_HOME to a folder that can be written, or "
+               "ELIXIR_MACHINE_FILE to a file",
+               action, path, std::generic_category().message(errno));
 }
 
 }  // namespace
@@ -38,6 +44,7 @@ Status failed(const char* action, const std::string& path) {
 std::string to_json(const ProbedMachine& probed) {
   auto out = nlohmann::ordered_json::parse(to_json(probed.machine));
   if (!probed.device.empty()) out["device"] = probed.device;
+  if (!probed.hardware.empty()) out["hardware"] = probed.hardware;
   if (!probed.notes.empty()) out["notes"] = probed.notes;
   return out.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
@@ -50,25 +57,49 @@ Result<ProbedMachine> probed_from_json(std::string_view text) {
   Status status;
   JsonFields fields(file, "the machine file's ", &status);
   fields.optional("device", &probed.device);
+  fields.optional("hardware", &probed.hardware);
   fields.optional("notes", &probed.notes);
   if (!status.ok()) return status;
   return probed;
 }
 
-Result<std::string> machine_cache_path() {
-  const char* const named = std::getenv("ELIXIR_MACHINE_FILE");
-  if (named != nullptr && named[0] != '\0') return std::string(named);
-  std::string folder = folder_of("XDG_CACHE_HOME");
-  if (folder.empty()) {
-    const std::string home = folder_of("HOME");
-    if (home.empty()) {
-      return error(Code::kInvalidArgument,
-                   "neither XDG_CACHE_HOME nor HOME names a folder for what this machine can do; "
-                   "set ELIXIR_MACHINE_FILE=FILE");
-    }
-    folder = home + "/.cache";
+Result<std::string> cache_folder() {
+  if (const std::string folder = folder_of("XDG_CACHE_HOME"); !folder.empty()) {
+    return folder + "/elixir";
   }
-  return fmt::format("{}/elixir/machine-{}.json", folder, host_name());
+  const std::string home = folder_of("HOME");
+  if (home.empty()) {
+    return error(Code::kInvalidArgument,
+                 "neither XDG_CACHE_HOME nor HOME names a folder for what this machine can do; set "
+                 "XDG_CACHE_HOME to one");
+  }
+  return home + "/.cache/elixir";
+}
+
+bool machine_file_is_named() {
+  const char* const named = std::getenv(kMachineFileVariable);
+  return named != nullptr && named[0] != '\0';
+}
+
+Result<std::string> machine_cache_path() {
+  if (machine_file_is_named()) return std::string(std::getenv(kMachineFileVariable));
+  const Result<std::string> folder = cache_folder();
+  if (!folder.ok()) {
+    return error(folder.status().code(), "{}, or ELIXIR_MACHINE_FILE=FILE",
+                 folder.status().message());
+  }
+  return fmt::format("{}/machine-{}.json", *folder, host_name());
+}
+
+Result<std::string> hardware_cache_path(std::string_view hardware) {
+  const Result<std::string> folder = cache_folder();
+  if (!folder.ok()) return folder;
+  std::string name;
+  for (const char letter : hardware.substr(0, kLongestFileName)) {
+    const bool plain = std::isalnum(static_cast<unsigned char>(letter)) != 0;
+    if (plain || (!name.empty() && name.back() != '-')) name += plain ? letter : '-';
+  }
+  return fmt::format("{}/{}{}.json", *folder, kRatesPrefix, name);
 }
 
 Result<std::optional<ProbedMachine>> load_machine(const std::string& path) {
@@ -92,6 +123,21 @@ Result<bool> forget_machine(const std::string& path) {
   if (::unlink(path.c_str()) == 0) return true;
   if (errno == ENOENT || errno == ENOTDIR) return false;
   return failed("remove", path);
+}
+
+Result<std::vector<std::string>> forget_hardware() {
+  std::vector<std::string> removed;
+  const Result<std::string> folder = cache_folder();
+  if (!folder.ok()) return removed;
+  std::error_code failure;
+  for (fs::directory_iterator entry(*folder, failure), end; !failure && entry != end;
+       entry.increment(failure)) {
+    if (!entry->path().filename().string().starts_with(kRatesPrefix)) continue;
+    const Result<bool> there = forget_machine(entry->path());
+    if (!there.ok()) return there.status();
+    if (*there) removed.push_back(entry->path());
+  }
+  return removed;
 }
 
 Status store_machine(const std::string& path, const ProbedMachine& probed) {

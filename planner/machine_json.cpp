@@ -71,7 +71,8 @@ Status check_spelling(const Json& object) {
   std::vector<std::string> known_names = {
       "version",    "gpus",     "gpu_memory_bytes", "overhead_bytes", "host_memory_bytes",
       "numa_nodes", kAttention, kHalfTokens,        "copies_hidden",  "by_gpus",
-      kByTrainers,  "name",     "probed",           "device",         "notes"};
+      kByTrainers,  "name",     "probed",           "device",         "hardware",
+      "notes"};
   for (const Rate& rate : kRates) known_names.emplace_back(rate.name_in(object));
   for (const MachineRate& rate : kMachineRates) known_names.emplace_back(rate.name);
   constexpr size_t kMostLonger = 2;

@@ -27,13 +27,8 @@ constexpr int kLocked = static_cast<int>(Code::kAlreadyRunning);
 
 std::string daemon_program() {
   if (const char* path = std::getenv("ELIXIRD"); path != nullptr && *path != '\0') return path;
-  const std::string beside = program_folder(), of_library = library_folder();
-  for (const std::string& path :
-       {beside + "/elixird", beside + "/../bin/elixird", of_library + "/../../bin/elixird",
-        of_library + "/../bin/elixird"}) {
-    if (::access(path.c_str(), X_OK) == 0) return path;
-  }
-  return "elixird";
+  const std::string installed = installed_program("elixird");
+  return installed.empty() ? "elixird" : installed;
 }
 
 std::string log_tail(const std::string& path) {

@@ -14,6 +14,7 @@
 #include "base/throw_error.h"
 #include "client/probe/cpu_rates.h"
 #include "client/probe/device_rates.h"
+#include "client/probe/hardware.h"
 #include "client/probe/link_traffic.h"
 #include "client/probe/links.h"
 #include "client/probe/operator_rates.h"
@@ -26,6 +27,7 @@ namespace {
 constexpr size_t kGpuCopyBytes = 256 << 20;
 constexpr size_t kBesidePieceBytes = 32 << 20;
 constexpr int kBesideRounds = 3;
+constexpr uint64_t kQuickNumel = uint64_t{8} << 20;
 
 // torch's operators with so many threads while it lives.
 class TorchThreads {
@@ -120,9 +122,10 @@ void measure_cpu_devices(const ProbeOptions& options, planner::ProbedMachine& pr
 }
 
 // elixird's update while the first device's link is busy both ways.
-Status measure_beside_copies(Device& device, planner::Machine& machine) {
+Status measure_beside_copies(Device& device, bool quick, planner::Machine& machine) {
   LinkTraffic traffic(device, kBesidePieceBytes);
-  const Result<CpuRates> rates = measure_cpu({.trainers = {machine.gpus}, .rounds = kBesideRounds});
+  const Result<CpuRates> rates = measure_cpu(
+      {.trainers = {machine.gpus}, .numel = quick ? kQuickNumel : 0, .rounds = kBesideRounds});
   ELIXIR_RETURN_IF_ERROR(traffic.stop());
   if (!rates.ok()) return rates.status();
   machine.cpu_update_beside_copies_gparam_s = rates->update_gparam_s.back();
@@ -133,7 +136,8 @@ Status measure_beside_copies(Device& device, planner::Machine& machine) {
 Status measure_gpus(const ProbeOptions& options, planner::ProbedMachine& probed) {
   planner::Machine& machine = probed.machine;
   say(options, "links to the GPUs, one after another");
-  const size_t copy_bytes = std::min<uint64_t>(kGpuCopyBytes, memory_room().available_bytes / 16);
+  const size_t copy_bytes = std::min<uint64_t>(options.quick ? kGpuCopyBytes / 4 : kGpuCopyBytes,
+                                               memory_room().available_bytes / 16);
   const Result<GpuLinks> links = measure_gpu_links(options.cuda_library, options.gpus, copy_bytes);
   if (!links.ok()) return links.status();
   machine.gpus = links->gpus;
@@ -162,10 +166,8 @@ Status measure_gpus(const ProbeOptions& options, planner::ProbedMachine& probed)
                        .sequence_tokens = 1024,
                        .heads_width = 1024},
                       machine);
-  if (!options.quick) {
-    say(options, "elixird's update while the first GPU's link is busy");
-    ELIXIR_RETURN_IF_ERROR(measure_beside_copies(*device, machine));
-  }
+  say(options, "elixird's update while the first GPU's link is busy");
+  ELIXIR_RETURN_IF_ERROR(measure_beside_copies(*device, options.quick, machine));
   if (machine.gpus > 1) {
     probed.notes.push_back(fmt::format(
         "links were measured one GPU after another and added up; the update is the first GPU's, "
@@ -180,7 +182,7 @@ Status measure_elixird(const ProbeOptions& options, planner::ProbedMachine& prob
   CpuRateOptions rates;
   rates.trainers = {machine.gpus};
   if (options.quick) {
-    rates.numel = uint64_t{8} << 20;
+    rates.numel = kQuickNumel;
     rates.rounds = 3;
   } else {
     rates.trainers.resize(machine.gpus);
@@ -258,6 +260,7 @@ Result<planner::ProbedMachine> probe(const ProbeOptions& options) try {
   ELIXIR_RETURN_IF_ERROR(check(options));
   planner::ProbedMachine probed;
   probed.machine.name = host_name();
+  probed.hardware = hardware_of(on_gpus(options));
   const MachineLoad load = load_of_last_minute();
   if (on_gpus(options)) {
     ELIXIR_RETURN_IF_ERROR(measure_gpus(options, probed));

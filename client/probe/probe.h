@@ -26,9 +26,9 @@ struct ProbeOptions {
   // The number of devices, and of trainers, at the same time. 0: all GPUs, or 1 without a GPU.
   uint32_t gpus = 0;
   double g2g_gb_s = 0;  // rate of collectives, if known; 0: measured or estimated
-  // true: uses less memory and fewer rounds, for a trainer that starts. It takes less than two
-  // seconds on two processors. false: takes several seconds, mostly for elixird's update with 1 to
-  // `gpus` trainers.
+  // true: uses less memory and fewer rounds, for a trainer that starts (first_probe.h). It takes
+  // less than two seconds on two processors without a GPU. false: takes several seconds, mostly for
+  // elixird's update with 1 to `gpus` trainers.
   bool quick = false;
   // Measures the rate at which `devices` devices all-gather, in GB of 1e9 chunk bytes per second.
   // Empty: the rate is estimated.

@@ -81,7 +81,8 @@ Status Session::connect(const std::vector<shm::ParameterPlace>& parameters) {
   if (!socket.ok()) return socket.status();
   attach_socket_ = std::move(*socket);
   const Result<shm::PeerCredentials> peer = shm::peer_credentials(attach_socket_.get());
-  if (peer.ok() && peer->pid > 0) oom_watch_.emplace(std::to_string(peer->pid));
+  if (peer.ok()) elixird_pid_ = peer->pid;
+  if (elixird_pid_ > 0) oom_watch_.emplace(std::to_string(elixird_pid_));
 
   ELIXIR_RETURN_IF_ERROR(send_attach_request(parameters));
   ELIXIR_RETURN_IF_ERROR(receive_attach_reply());

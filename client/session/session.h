@@ -74,6 +74,7 @@ class Session {
   const shm::Shape& shape() const { return shape_; }
   uint32_t rank() const { return options_.rank; }
   uint64_t page_bytes() const { return page_bytes_; }
+  pid_t elixird_pid() const { return elixird_pid_; }  // 0: in a namespace that does not see it
 
   uint32_t local_rank() const { return options_.local_rank; }
 
@@ -360,6 +361,7 @@ class Session {
   std::vector<std::atomic<uint32_t>> revisions_;  // by chunk: how often it was published
   std::vector<uint32_t> loads_;  // by grad slot: number of loads; belongs to the slot's user
   uint64_t session_id_ = 0, token_ = 0, page_bytes_ = 0;
+  pid_t elixird_pid_ = 0;
   std::atomic<uint32_t> requests_ = 0;  // requests for folders
   uint32_t broadcasts_ = 0;             // pieces of broadcasts
   const int exceptions_at_start_ = std::uncaught_exceptions();

@@ -1,26 +1,21 @@
 #include "client/train/choose_plan.h"
 
-#include <algorithm>
 #include <utility>
 
-#include "base/host_memory.h"
 #include "base/log.h"
 #include "base/throw_error.h"
 #include "base/units.h"
 #include "client/elixir.h"
-#include "client/probe/probe.h"
 #include "client/profile/profile.h"
 #include "client/ranks/read_launch_environment.h"
-#include "client/torch_device/cuda_library.h"
 #include "client/torch_device/make_device.h"
-#include "planner/machine_cache.h"
+#include "client/train/planned_machine.h"
 #include "planner/plan/plan_json.h"
 #include "planner/search/least_changes.h"
+#include "planner/search/plan_cache.h"
 
 namespace elixir {
 namespace {
-
-bool on_cpu(const Options& options) { return parse_device(options.device).is_cpu(); }
 
 bool anything_asked(const Options& options) {
   LayoutOptions layout = options.layout;
@@ -31,85 +26,6 @@ bool anything_asked(const Options& options) {
   layout.swing_stride.reset();
   return layout != LayoutOptions() || options.strategy != Strategy::kNone ||
          options.plan != nullptr;
-}
-
-// The cached probe, or one made now.
-Result<std::optional<planner::Machine>> measured_machine(const Options& options,
-                                                         const LaunchEnvironment& environment) {
-  const Result<std::string> path = planner::machine_cache_path();
-  if (path.ok()) {
-    const Result<std::optional<planner::ProbedMachine>> cached = planner::load_machine(*path);
-    if (!cached.ok() && environment.rank == 0) {
-      log_warn("machine_file_not_used", "text=\"{}\"", cached.status().message());
-    }
-    // One that another device was measured for says nothing here.
-    const bool there = cached.ok() && cached->has_value();
-    if (there && ((*cached)->device == "cpu") == on_cpu(options)) {
-      return std::optional((*cached)->machine);
-    }
-  }
-  if (on_cpu(options) && environment.world_size == 1) {
-    Result<planner::Machine> machine =
-        probe::probe_machine({.device = probe::ProbedDevice::kCpu, .gpus = 1, .quick = true});
-    if (!machine.ok()) return machine.status();
-    return std::optional(std::move(*machine));
-  }
-  if (environment.rank == 0) {
-    log_info("plan_not_chosen",
-             "reason=\"this machine has not been measured\" remedy=\"elixirctl "
-             "probe\" instead=\"a quarter of the chunks in the rCache\"");
-  }
-  return std::optional<planner::Machine>();
-}
-
-// The file may be of other GPUs: no more is planned with than the smallest of those here has.
-Status keep_to_present_gpus(const LaunchEnvironment& environment, planner::Machine* machine) {
-  const Result<CudaLibrary*> library = load_cuda_library();
-  if (!library.ok()) return library.status();
-  const CudaDeviceInfo* smallest = nullptr;
-  for (const CudaDeviceInfo& device : (*library)->devices().devices) {
-    if (smallest == nullptr || device.memory_bytes < smallest->memory_bytes) smallest = &device;
-  }
-  if (smallest == nullptr || smallest->memory_bytes >= machine->gpu_memory_bytes) return Status();
-  if (environment.rank == 0) {
-    log_warn("machine_file_of_another_gpu", "has=\"{}\" gpu=\"{}, {}\" remedy=\"elixirctl probe\"",
-             format_bytes(machine->gpu_memory_bytes), smallest->name,
-             format_bytes(smallest->memory_bytes));
-  }
-  machine->gpu_memory_bytes = smallest->memory_bytes;
-  return Status();
-}
-
-Result<planner::Machine> machine_of(const planner::Machine& measured, const Options& options,
-                                    const LaunchEnvironment& environment) {
-  const uint32_t ranks_here = environment.local_world_size;
-  planner::Machine node = measured;
-  if (options.link) {  // before collectives are estimated from it
-    const double gpus = node.gpus;
-    node.by_gpus.clear();
-    node.h2d_gb_s = gpus * options.link->h2d_gb_s;
-    node.d2h_gb_s = gpus * options.link->d2h_gb_s;
-    node.joint_gb_s = gpus * options.link->joint_gb_s;
-  }
-  Result<planner::Machine> scaled = planner::with_gpus(node, ranks_here, ranks_here);
-  if (!scaled.ok()) return scaled.status();
-  planner::Machine machine = std::move(*scaled);
-  if (!on_cpu(options)) {
-    ELIXIR_RETURN_IF_ERROR(keep_to_present_gpus(environment, &machine));
-  }
-  if (const uint64_t limit_bytes = options.device_memory_bytes; limit_bytes != 0) {
-    const uint64_t plannable_bytes =
-        on_cpu(options) ? limit_bytes : planner::plannable_of_limit(limit_bytes);
-    // A limit holds what torch's allocator gives; the rest of the GPU holds the overhead.
-    if (on_cpu(options) || plannable_bytes + machine.overhead_bytes <= machine.gpu_memory_bytes) {
-      machine.gpu_memory_bytes = plannable_bytes;
-      machine.overhead_bytes = 0;
-    }
-  }
-  // What elixird may take at most, not what is free now: ranks must not differ. elixird has the
-  // last word.
-  machine.host_memory_bytes = memory_capacity().available_bytes;
-  return machine;
 }
 
 // Copies of all gradients, in FP32.
@@ -147,20 +63,20 @@ bool plan_is_wanted(const Options& options) {
 
 Result<std::optional<planner::PlannedStep>> choose_plan(const planner::ModelProfile& profile,
                                                         const Options& options,
-                                                        const LaunchEnvironment& environment) {
+                                                        const LaunchEnvironment& environment,
+                                                        CachedPlans cached) {
   using Choice = std::optional<planner::PlannedStep>;
   if (!plan_is_wanted(options)) return Choice();
-  if (!environment.one_node()) {
+  Result<PlannedMachine> found = planned_machine(options, environment);
+  const Code code = found.status().code();
+  if (code == Code::kUnavailable || code == Code::kInvalidArgument) {
     if (environment.rank == 0) {
-      log_info("plan_not_chosen",
-               "reason=\"several nodes, whose probes may differ\" remedy=\"one "
-               "--plan FILE for all\"");
+      log_warn("plan_not_chosen", "reason=\"{}\" instead=\"a quarter of the chunks in the rCache\"",
+               found.status().message());
     }
     return Choice();
   }
-  const Result<std::optional<planner::Machine>> measured = measured_machine(options, environment);
-  if (!measured.ok()) return measured.status();
-  if (!*measured) return Choice();
+  if (!found.ok()) return found.status();
   const uint64_t limit_bytes = options.device_memory_bytes;
   if (!on_cpu(options) && limit_bytes != 0 && planner::plannable_of_limit(limit_bytes) == 0) {
     return error(
@@ -169,15 +85,35 @@ Result<std::optional<planner::PlannedStep>> choose_plan(const planner::ModelProf
         "for a plan: raise it, or choose --rcache-blocks yourself",
         format_bytes(limit_bytes), format_bytes(planner::kDeviceWorkspaceBytes));
   }
-  Result<planner::Machine> machine = machine_of(**measured, options, environment);
-  if (!machine.ok()) return machine.status();
+  planner::Machine* const machine = &found->machine;
+  if (environment.rank == 0 && machine->nodes > 1) {
+    log_info("nodes_agreed", "nodes={} internode_gb_s={:.3g} rates=\"the slowest of any node\"",
+             machine->nodes, machine->internode_gb_s);
+  }
   if (options.keep_gradients) {
-    ELIXIR_RETURN_IF_ERROR(leave_room_for_gradients(profile, &*machine));
+    ELIXIR_RETURN_IF_ERROR(leave_room_for_gradients(profile, machine));
   }
-  Result<planner::PlannedStep> planned = planner::make_plan(profile, *machine, request_of(options));
+  const planner::PlanRequest request = request_of(options);
+  const std::string key = planner::plan_key(profile, *machine, request);
+  if (cached == CachedPlans::kTaken) {
+    if (std::optional<planner::Plan> plan = planner::load_cached_plan(key)) {
+      plan->measured_rates = found->measured_rates;
+      if (environment.rank == 0) {
+        log_info("plan_reused",
+                 "reason=\"the same model, options and rates as at an earlier start\"");
+      }
+      return Choice({.plan = std::move(*plan),
+                     .packing = {},
+                     .step = {},
+                     .gpu_memory_bytes = machine->gpu_memory_bytes});
+    }
+  }
+  Result<planner::PlannedStep> planned = planner::make_plan(profile, *machine, request);
   if (!planned.ok()) {
-    return planner::with_least_changes(planned.status(), profile, *machine, request_of(options));
+    return planner::with_least_changes(planned.status(), profile, *machine, request);
   }
+  if (environment.local_rank == 0) planner::store_cached_plan(key, planned->plan);
+  planned->plan.measured_rates = found->measured_rates;
   return Choice(std::move(*planned));
 }
 

@@ -63,10 +63,7 @@ void Engine::take_times() {
     legs_.update_ns = updated.update_ns;
     legs_.update_numel = updated.updated_numel;
     stats_.roofline = rooflines_[legs_.step % kKeptRooflines] = meter_.roofline(legs_);
-    if (!plan_check_ || legs_.step > PlanCheck::kLastStep) continue;
-    const std::optional<std::string> text =
-        plan_check_->add(legs_.step, stats_.roofline, device_->peak_bytes());
-    if (text && environment_.rank == 0) log_info("plan_check", "{}", *text);
+    if (rates_keeper_) rates_keeper_->add(legs_.step, stats_.roofline, device_->peak_bytes());
   }
 }
 

@@ -24,7 +24,6 @@
 #include "client/exchange/exchange.h"
 #include "client/exchange/swing_runner.h"
 #include "client/plan/chunk_plan.h"
-#include "client/plan/plan_check.h"
 #include "client/plan/run_plan.h"
 #include "client/rcache/rcache.h"
 #include "client/session/session.h"
@@ -39,6 +38,7 @@
 #include "client/train/module_parameters.h"
 #include "client/train/operator_gate.h"
 #include "client/train/parameter_values.h"
+#include "client/train/rates_keeper.h"
 #include "client/train/save_request.h"
 #include "client/train/says_collectives.h"
 #include "client/train/step_losses.h"
@@ -255,8 +255,8 @@ class Engine final : public ChunkSource {
   std::function<void()> pull_ ELIXIR_GUARDED_BY(mutex_);  // empty: set nowhere else
   std::unique_ptr<StepTrace> trace_;                      // null: none is asked for
   StepMeter meter_ ELIXIR_GUARDED_BY(mutex_);
-  // Empty: the plan is not the planner's.
-  std::optional<PlanCheck> plan_check_ ELIXIR_GUARDED_BY(mutex_);
+  // Empty: the plan is not the planner's, or another rank of this node has it.
+  std::optional<RatesKeeper> rates_keeper_ ELIXIR_GUARDED_BY(mutex_);
   // The last step's update of chunks placed on the GPU waits for its verdict.
   bool device_update_pending_ ELIXIR_GUARDED_BY(mutex_) = false;
   StepStats stats_;

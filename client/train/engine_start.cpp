@@ -129,16 +129,16 @@ Engine::Engine(const ModelParts& model, const optim::AdamOptions& hyperparameter
                  ? nullptr
                  : std::make_unique<StepTrace>(options.trace, environment_.rank, *device_)),
       meter_(*device_, trace_.get()) {
-  if (options.plan) {
-    plan_check_.emplace(*options.plan);
-    summary_.predicted_step_s = options.plan->predicted.step_s;
-  }
+  if (options.plan) summary_.predicted_step_s = options.plan->predicted.step_s;
   keep_interception();
   const c10::InferenceMode training(false);  // views made in it could not be trained
   const std::optional<StoredRun> stored = stored_run(model, options);  // what does not fit, first
   const int64_t start_ns = monotonic_ns();
   attach(options);
   summary_.attach_seconds = seconds_since(start_ns);
+  if (options.plan && environment_.local_rank == 0) {
+    rates_keeper_.emplace(*options.plan, environment_.local_world_size, session_->elixird_pid());
+  }
   allocate_blocks();
   const int64_t load_start_ns = monotonic_ns();
   const bool lacks_values = stored && stored->plan.left_out > 0;

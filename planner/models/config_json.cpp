@@ -38,6 +38,10 @@ struct TypeNames {
 TypeNames llama_names(const TransformerConfig& config) {
   const bool qwen2 = config.qkv_bias && !config.o_bias;
   if (config.experts > 0) return {"mixtral", "MixtralForCausalLM"};
+  if (config.norms_behind) return {"olmo2", "Olmo2ForCausalLM"};
+  if (!config.rotated.empty()) return {"smollm3", "SmolLM3ForCausalLM"};
+  if (config.logits_divisor > 0) return {"granite", "GraniteForCausalLM"};
+  if (config.gemma && !config.four_norms) return {"gemma", "GemmaForCausalLM"};
   if (config.four_norms && config.qk_norm) return {"gemma3_text", "Gemma3ForCausalLM"};
   if (config.four_norms) return {"gemma2", "Gemma2ForCausalLM"};
   if (config.fused_projections) return {"phi3", "Phi3ForCausalLM"};
@@ -56,6 +60,10 @@ TypeNames names_of(const TransformerConfig& config) {
       return {"gpt2", "GPT2LMHeadModel"};
     case Family::kOpt:
       return {"opt", "OPTForCausalLM"};
+    case Family::kNeoX:
+      return {"gpt_neox", "GPTNeoXForCausalLM"};
+    case Family::kPhi:
+      return {"phi", "PhiForCausalLM"};
     case Family::kLlama:
       break;
   }
@@ -111,15 +119,44 @@ void add_gemma(const TransformerConfig& config, Json& json) {
 
 void add_window(const TransformerConfig& config, Json& json) {
   json["sliding_window"] = config.window > 0 ? Json(config.window) : Json(nullptr);
-  const bool qwen = (config.qkv_bias && !config.o_bias) || config.qk_norm;
-  if (!qwen) return;
+  const bool qwen = (config.qkv_bias && !config.o_bias) || (config.qk_norm && !config.norms_behind);
+  if (!qwen && config.rotated.empty()) return;
   json["use_sliding_window"] = config.window > 0;
   if (config.window > 0) json["layer_types"] = layer_types(config);
 }
 
-void add_llama(const TransformerConfig& config, Json& json) {
+void add_granite(const TransformerConfig& config, Json& json) {
+  json["attention_multiplier"] = config.attention_scale;
+  json["embedding_multiplier"] = config.embedding_scale;
+  json["residual_multiplier"] = config.residual_scale;
+  json["logits_scaling"] = config.logits_divisor;
+}
+
+// In a file the context is the one before dynamic scaling.
+int64_t stored_context(const TransformerConfig& config) {
   const bool dynamic = config.rotary.kind == RotaryKind::kDynamic;
-  json["max_position_embeddings"] = dynamic ? config.rotary.original_context : config.context;
+  return dynamic ? config.rotary.original_context : config.context;
+}
+
+void add_parallel(const TransformerConfig& config, Json& json) {
+  json["max_position_embeddings"] = stored_context(config);
+  json["hidden_size"] = config.width;
+  json["intermediate_size"] = config.mlp_width;
+  json["num_hidden_layers"] = config.layers;
+  json["num_attention_heads"] = config.heads;
+  json["layer_norm_eps"] = config.norm_eps;
+  json["hidden_act"] = config.exact_gelu ? "gelu" : "gelu_new";
+  if (config.family == Family::kPhi) {
+    json["num_key_value_heads"] = config.kv_heads;
+    return write_rotary(config, json);
+  }
+  write_rotary(config, json, kNeoXRotary);
+  json["attention_bias"] = config.qkv_bias;
+  json["use_parallel_residual"] = config.parallel;
+}
+
+void add_llama(const TransformerConfig& config, Json& json) {
+  json["max_position_embeddings"] = stored_context(config);
   json["hidden_size"] = config.width;
   json["intermediate_size"] = config.mlp_width;
   json["num_hidden_layers"] = config.layers;
@@ -130,9 +167,13 @@ void add_llama(const TransformerConfig& config, Json& json) {
   write_rotary(config, json);
   json["attention_bias"] = config.qkv_bias && config.o_bias;
   if (config.four_norms) return add_gemma(config, json);
-  json["mlp_bias"] = config.mlp_bias;
+  const bool no_biases = config.gemma || config.norms_behind;
+  if (!no_biases) json["mlp_bias"] = config.mlp_bias;
   json["hidden_act"] = config.gelu ? "gelu_pytorch_tanh" : "silu";
+  if (config.logits_divisor > 0) return add_granite(config, json);
+  if (no_biases) return;
   add_window(config, json);
+  for (const bool rotated : config.rotated) json["no_rope_layers"].push_back(rotated ? 1 : 0);
   if (config.fused_projections) json["original_max_position_embeddings"] = config.context;
   if (config.experts == 0) return;
   json["num_local_experts"] = config.experts;
@@ -211,6 +252,10 @@ std::string config_json(const TransformerConfig& config, ComputeType type) {
     case Family::kLlama:
       add_llama(config, json);
       break;
+    case Family::kNeoX:
+    case Family::kPhi:
+      add_parallel(config, json);
+      break;
   }
   json["tie_word_embeddings"] = config.tied;
   add_deviation(config, json);
@@ -254,15 +299,16 @@ Status check_computed(std::string_view text) {
   const Result<nlohmann::json> json = parse_config(text);
   if (!json.ok()) return json.status();
   const std::string name = type_in(*json);
-  for (const char* known :
-       {"gpt2", "opt", "llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3_text"}) {
+  for (const char* known : {"gpt2", "opt", "llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2",
+                            "gemma3_text", "olmo2", "smollm3", "granite", "gpt_neox", "phi"}) {
     if (name == known) return transformer_from_config_json(text).status();
   }
   const nlohmann::json* const type = given(*json, "model_type");
-  return error(Code::kBadInput,
-               "config.json: 'model_type' is {}; weights are taken of gpt2, opt, llama, mistral, "
-               "qwen2, qwen3, gemma2 and gemma3_text",
-               type == nullptr ? "missing" : shown(*type));
+  return error(
+      Code::kBadInput,
+      "config.json: 'model_type' is {}; weights are taken of gpt2, opt, llama, mistral, "
+      "qwen2, qwen3, gemma, gemma2, gemma3_text, olmo2, smollm3, granite, gpt_neox and phi",
+      type == nullptr ? "missing" : shown(*type));
 }
 
 std::string unused_fields_line(const std::string& path, std::string_view text) {

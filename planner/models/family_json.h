@@ -33,8 +33,14 @@ void read_mistral(ConfigFields& fields, TransformerConfig& config);
 void read_mixtral(ConfigFields& fields, TransformerConfig& config);
 void read_qwen2(ConfigFields& fields, TransformerConfig& config);
 void read_qwen3(ConfigFields& fields, TransformerConfig& config);
+void read_gemma(ConfigFields& fields, TransformerConfig& config);
 void read_gemma2(ConfigFields& fields, TransformerConfig& config);
 void read_gemma3(ConfigFields& fields, TransformerConfig& config);
 void read_phi3(ConfigFields& fields, TransformerConfig& config);
+void read_olmo2(ConfigFields& fields, TransformerConfig& config);
+void read_smollm3(ConfigFields& fields, TransformerConfig& config);
+void read_granite(ConfigFields& fields, TransformerConfig& config);
+void read_neox(ConfigFields& fields, TransformerConfig& config);
+void read_phi(ConfigFields& fields, TransformerConfig& config);
 
 }  // namespace elixir::planner

@@ -111,10 +111,10 @@ double softcap_in(ConfigFields& fields, const char* field, double missing) {
 }
 
 // `period`: every so many layers one sees all.
-void read_gemma(ConfigFields& fields, TransformerConfig& config, int64_t period) {
+void read_later_gemma(ConfigFields& fields, TransformerConfig& config, int64_t period) {
   config.family = Family::kLlama;
   config.tied = fields.flag("tie_word_embeddings", true);
-  config.four_norms = config.gelu = true;
+  config.four_norms = config.gemma = config.gelu = true;
   read_padding(fields, /*missing=*/0, config);
   read_attention_bias(fields, config);
   const double scalar = fields.given("query_pre_attn_scalar")
@@ -186,12 +186,28 @@ void read_qwen3(ConfigFields& fields, TransformerConfig& config) {
   read_qwen_window(fields, config);
 }
 
+void read_gemma(ConfigFields& fields, TransformerConfig& config) {
+  constexpr int64_t kGemma1KvHeads = 16;
+  config.norm_eps = kLlamaNormEps;
+  config.head_width = kGemmaHeadWidth;
+  config.kv_heads = kGemma1KvHeads;
+  read_llama_sizes(fields, config);
+  read_padding(fields, /*missing=*/0, config);
+  config.tied = fields.flag("tie_word_embeddings", true);
+  config.gemma = config.gelu = true;
+  read_attention_bias(fields, config);
+  // Published files say "gelu" and mean its approximation by tanh, as transformers knows.
+  fields.one_of("hidden_act", {"gelu_pytorch_tanh", "gelu"});
+  fields.known({"hidden_activation"});
+  fields.one_of("use_bidirectional_attention", {false});
+}
+
 void read_gemma2(ConfigFields& fields, TransformerConfig& config) {
   config.norm_eps = kLlamaNormEps;
   config.head_width = kGemmaHeadWidth;
   config.kv_heads = kGemmaKvHeads;
   read_llama_sizes(fields, config);
-  read_gemma(fields, config, /*period=*/2);
+  read_later_gemma(fields, config, /*period=*/2);
   config.final_softcap = softcap_in(fields, "final_logit_softcapping", 30);
   config.attention_softcap = softcap_in(fields, "attn_logit_softcapping", 50);
 }
@@ -209,7 +225,7 @@ void read_gemma3(ConfigFields& fields, TransformerConfig& config) {
   read_layered_rotary(fields, config);
   const int64_t period = fields.size("sliding_window_pattern", kMaxLayers, 6);
   fields.known({"_sliding_window_pattern"});
-  read_gemma(fields, config, period);
+  read_later_gemma(fields, config, period);
   config.final_softcap = softcap_in(fields, "final_logit_softcapping", 0);
   config.qk_norm = true;
 }
@@ -222,6 +238,54 @@ void read_phi3(ConfigFields& fields, TransformerConfig& config) {
   config.fused_projections = true;
   if (config.rotary.kind == RotaryKind::kDefault) return;
   fields.fail(not_computed("'rope_type' of a phi3 is not \"default\""));
+}
+
+void read_olmo2(ConfigFields& fields, TransformerConfig& config) {
+  read_silu(fields, config, 1e-5, /*padding=*/1);
+  read_attention_bias(fields, config);
+  config.norms_behind = config.qk_norm = config.whole_qk_norm = true;
+}
+
+void read_granite(ConfigFields& fields, TransformerConfig& config) {
+  read_silu(fields, config);
+  read_attention_bias(fields, config);
+  config.mlp_bias = fields.flag("mlp_bias", false);
+  config.attention_scale = fields.positive("attention_multiplier", 1);
+  config.embedding_scale = fields.positive("embedding_multiplier", 1);
+  config.residual_scale = fields.positive("residual_multiplier", 1);
+  config.logits_divisor = fields.positive("logits_scaling", 1);
+}
+
+void read_smollm3(ConfigFields& fields, TransformerConfig& config) {
+  constexpr int64_t kSmolKvHeads = 4, kSmolPadding = 128004, kUnrotatedEvery = 4;
+  config.rotary.base = 2e6;
+  config.kv_heads = kSmolKvHeads;
+  read_silu(fields, config, kLlamaNormEps, kSmolPadding);
+  config.tied = fields.flag("tie_word_embeddings", true);
+  read_attention_bias(fields, config);
+  config.mlp_bias = fields.flag("mlp_bias", false);
+  const int64_t interval = fields.size("no_rope_layer_interval", kMaxLayers, kUnrotatedEvery);
+  for (int64_t i = 0; i < config.layers; ++i) {
+    config.rotated.push_back((i + 1) % std::max<int64_t>(interval, 1) != 0);
+  }
+  if (const nlohmann::json* const given = fields.list("no_rope_layers")) {
+    if (given->size() < static_cast<size_t>(config.layers)) {
+      return fields.fail(bad_config("'no_rope_layers' has {} layers, and 'num_hidden_layers' is {}",
+                                    given->size(), config.layers));
+    }
+    for (size_t i = 0; i < config.rotated.size(); ++i) {
+      const nlohmann::json& turned = (*given)[i];
+      if (turned != 0 && turned != 1) {
+        return fields.fail(bad_config("'no_rope_layers' has {}; it must be 0 or 1", shown(turned)));
+      }
+      config.rotated[i] = turned == 1;
+    }
+  }
+  config.window = fields.flag("use_sliding_window", false) ? window_in(fields, /*missing=*/0) : 0;
+  fields.known({"sliding_window", "layer_types"});
+  if (config.window == 0) return;
+  const std::vector<bool> rotated = config.rotated;
+  read_windowed(fields, config, [&](int64_t i) { return !rotated[static_cast<size_t>(i)]; });
 }
 
 }  // namespace elixir::planner

@@ -28,12 +28,14 @@ Result<TransformerConfig> named_config(const ModelRequest& request) {
 
 Result<TransformerConfig> config_of(const ModelRequest& request) {
   Result<TransformerConfig> config = named_config(request);
-  // With other layers the pattern of windows goes on.
   if (!config.ok() || request.layers == 0 || request.layers == config->layers) return config;
-  const std::vector<bool> windowed = std::move(config->windowed);
-  config->windowed.clear();
-  for (int64_t i = 0; !windowed.empty() && i < request.layers; ++i) {
-    config->windowed.push_back(windowed[static_cast<size_t>(i) % windowed.size()]);
+  // With other layers the patterns of windows and of rotary positions go on.
+  for (std::vector<bool>* const pattern : {&config->windowed, &config->rotated}) {
+    const std::vector<bool> before = std::move(*pattern);
+    pattern->clear();
+    for (int64_t i = 0; !before.empty() && i < request.layers; ++i) {
+      pattern->push_back(before[static_cast<size_t>(i) % before.size()]);
+    }
   }
   config->layers = request.layers;
   config->name += fmt::format(" with {} layer{}", request.layers, request.layers == 1 ? "" : "s");

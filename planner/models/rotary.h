@@ -17,6 +17,7 @@ enum class RotaryKind : uint8_t {
 struct Rotary {
   RotaryKind kind = RotaryKind::kDefault;
   double base = 10000;           // rope_theta
+  double share = 1;              // of a head's width, from its begin, that is rotated
   double factor = 1;             // unused by kDefault
   int64_t original_context = 0;  // for kDynamic, kYarn and kLlama3
   // kLlama3: a frequency is divided if it turns fewer than low_freq_factor times within

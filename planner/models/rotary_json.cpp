@@ -86,14 +86,27 @@ void read_llama3(ConfigFields& fields, Rotary& rotary) {
   }
 }
 
-// Of one description. `rotary.base` is set: the one outside of it. `truncate`: where it does not
-// count what the description says of it.
+constexpr const char* kShare = "partial_rotary_factor";
+
+// A share of 1 that a type has means that it knows no other.
+void read_share(ConfigFields& fields, const char* field, Rotary& rotary) {
+  if (rotary.share == 1) return fields.one_of(field, {1});
+  rotary.share = fields.positive(field, rotary.share);
+  if (rotary.share > 1) {
+    fields.fail(
+        bad_config("{} is {}; it must be a share from 0 to 1", fields.quoted(field), rotary.share));
+    rotary.share = 1;
+  }
+}
+
+// Of one description. `rotary.base` and `rotary.share` are set: those outside of it. `truncate`:
+// where it does not count what the description says of it.
 void read_described(ConfigFields& fields, int64_t context, std::optional<bool> truncate,
                     Rotary& rotary) {
   check_kind_names(fields);
   rotary.kind = kind_in(fields);
   rotary.base = fields.positive("rope_theta", rotary.base);
-  fields.one_of("partial_rotary_factor", {1});
+  read_share(fields, kShare, rotary);
   if (rotary.kind == RotaryKind::kDefault) return;
   rotary.factor = fields.positive("factor");
   if (rotary.factor > kMostFactor || (rotary.kind == RotaryKind::kDynamic && rotary.factor < 1)) {
@@ -126,7 +139,7 @@ struct Found {
 void take(Found& found, const char* name, const json& object) {
   ConfigFields inner(object, std::string(name) + ".");
   const double outside = found.rotary.base;
-  Rotary rotary{.base = outside};
+  Rotary rotary{.base = outside, .share = found.rotary.share};
   read_described(inner, found.context, found.truncate, rotary);
   if (found.truncate && object.value("truncate", json(true)) == json(*found.truncate))
     inner.known({"truncate"});
@@ -153,9 +166,10 @@ void take(Found& found, const char* name, const json& object) {
   found.described_by = name;
 }
 
-Found begin(ConfigFields& fields, const char* base_field, int64_t context, Rotary& rotary) {
+Found begin(ConfigFields& fields, const char* base_field, int64_t context, Rotary& rotary,
+            const char* share_field = kShare) {
   rotary.base = fields.positive(base_field, rotary.base);
-  fields.one_of("partial_rotary_factor", {1});
+  read_share(fields, share_field, rotary);
   return {.fields = fields, .base_field = base_field, .context = context, .rotary = rotary};
 }
 
@@ -175,6 +189,7 @@ void widen(ConfigFields& fields, TransformerConfig& config) {
 
 Json described(const Rotary& rotary) {
   Json json = {{"rope_type", name_in(kKindNames, rotary.kind)}, {"rope_theta", rotary.base}};
+  if (rotary.share != 1) json[kShare] = rotary.share;
   if (rotary.kind == RotaryKind::kDefault) return json;
   json["factor"] = rotary.factor;
   if (rotary.kind == RotaryKind::kLinear || rotary.kind == RotaryKind::kDynamic) return json;
@@ -193,9 +208,9 @@ Json described(const Rotary& rotary) {
 
 }  // namespace
 
-void read_rotary(ConfigFields& fields, TransformerConfig& config) {
-  Found found =
-      begin(fields, "rope_theta", original_context(fields, config.context), config.rotary);
+void read_rotary(ConfigFields& fields, TransformerConfig& config, const RotaryNames& names) {
+  Found found = begin(fields, names.base, original_context(fields, config.context), config.rotary,
+                      names.share);
   for (const char* field : {"rope_parameters", "rope_scaling"}) {
     const json* const object = fields.object(field);
     if (object == nullptr) continue;
@@ -237,8 +252,11 @@ void read_layered_rotary(ConfigFields& fields, TransformerConfig& config) {
   if (local != config.rotary) config.window_rotary = local;
 }
 
-void write_rotary(const TransformerConfig& config, Json& json) {
-  json["rope_theta"] = config.rotary.base;
+void write_rotary(const TransformerConfig& config, Json& json, const RotaryNames& names) {
+  json[names.base] = config.rotary.base;
+  // Where a file without it means another one.
+  const bool parallel = config.family == Family::kNeoX || config.family == Family::kPhi;
+  if (parallel) json[names.share] = config.rotary.share;
   Json parameters = described(config.rotary);
   if (config.rotary.kind != RotaryKind::kDefault) {
     json["rope_scaling"] = parameters;

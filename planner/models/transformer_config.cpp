@@ -190,8 +190,8 @@ void append_attention(const TransformerConfig& config, Module& block) {
   block.add("self_attn.o_proj.weight", {w, q_width});
   if (config.o_bias) block.add("self_attn.o_proj.bias", {w});
   if (!config.qk_norm) return;
-  block.add("self_attn.q_norm.weight", {head});
-  block.add("self_attn.k_norm.weight", {head});
+  block.add("self_attn.q_norm.weight", {config.whole_qk_norm ? q_width : head});
+  block.add("self_attn.k_norm.weight", {config.whole_qk_norm ? kv_width : head});
 }
 
 void append_mlp(const TransformerConfig& config, Module& block) {
@@ -228,13 +228,54 @@ void append_llama(const TransformerConfig& config, std::vector<NamedShape>& all)
     Module block(fmt::format("model.layers.{}.", layer), all);
     append_attention(config, block);
     append_mlp(config, block);
-    block.add("input_layernorm.weight", {w});
+    if (!config.norms_behind) block.add("input_layernorm.weight", {w});
     block.add("post_attention_layernorm.weight", {w});
-    if (!config.four_norms) continue;
-    block.add("pre_feedforward_layernorm.weight", {w});
-    block.add("post_feedforward_layernorm.weight", {w});
+    if (config.four_norms) block.add("pre_feedforward_layernorm.weight", {w});
+    if (config.four_norms || config.norms_behind)
+      block.add("post_feedforward_layernorm.weight", {w});
   }
   model.add("norm.weight", {w});
+}
+
+void append_neox(const TransformerConfig& config, std::vector<NamedShape>& all) {
+  const int64_t w = config.width;
+  Module model("gpt_neox.", all);
+  model.add("embed_in.weight", {config.vocabulary, w}, config.tied);
+  for (int64_t layer = 0; layer < config.layers; ++layer) {
+    Module block(fmt::format("gpt_neox.layers.{}.", layer), all);
+    block.add_layer_norm("input_layernorm", w);
+    block.add_layer_norm("post_attention_layernorm", w);
+    const auto add = [&](const char* name, int64_t in, int64_t out) {
+      block.add(fmt::format("attention.{}.weight", name).c_str(), {out, in});
+      if (config.qkv_bias) block.add(fmt::format("attention.{}.bias", name).c_str(), {out});
+    };
+    add("query_key_value", w, 3 * w);
+    add("dense", w, w);
+    block.add_linear("mlp.dense_h_to_4h", w, config.mlp_width);
+    block.add_linear("mlp.dense_4h_to_h", config.mlp_width, w);
+  }
+  model.add_layer_norm("final_layer_norm", w);
+  if (!config.tied) all.push_back({"embed_out.weight", {config.vocabulary, w}});
+}
+
+// The head has a bias, too.
+void append_phi(const TransformerConfig& config, std::vector<NamedShape>& all) {
+  const int64_t w = config.width, kv_width = config.head_numel() * config.kv_heads;
+  Module model("model.", all);
+  model.add("embed_tokens.weight", {config.vocabulary, w}, config.tied);
+  for (int64_t layer = 0; layer < config.layers; ++layer) {
+    Module block(fmt::format("model.layers.{}.", layer), all);
+    block.add_linear("self_attn.q_proj", w, w);
+    block.add_linear("self_attn.k_proj", w, kv_width);
+    block.add_linear("self_attn.v_proj", w, kv_width);
+    block.add_linear("self_attn.dense", w, w);
+    block.add_linear("mlp.fc1", w, config.mlp_width);
+    block.add_linear("mlp.fc2", config.mlp_width, w);
+    block.add_layer_norm("input_layernorm", w);
+  }
+  model.add_layer_norm("final_layernorm", w);
+  if (!config.tied) all.push_back({"lm_head.weight", {config.vocabulary, w}});
+  all.push_back({"lm_head.bias", {config.vocabulary}});
 }
 
 }  // namespace
@@ -286,6 +327,12 @@ std::vector<NamedShape> transformer_parameters(const TransformerConfig& config) 
     case Family::kLlama:
       append_llama(config, all);
       break;
+    case Family::kNeoX:
+      append_neox(config, all);
+      return all;
+    case Family::kPhi:
+      append_phi(config, all);
+      return all;
   }
   if (!config.tied) all.push_back({"lm_head.weight", {config.vocabulary, config.width}});
   return all;

@@ -15,7 +15,8 @@ inline constexpr int64_t kMaxLayers = int64_t{1} << 12;
 // Default tokens per sequence, or the model's longest sequence if that is shorter.
 inline constexpr int64_t kDefaultSeq = 1024;
 
-enum class Family { kGpt2, kOpt, kLlama };
+// kNeoX and kPhi: attention and MLP read the same input, side by side.
+enum class Family { kGpt2, kOpt, kLlama, kNeoX, kPhi };
 
 // The sizes of a decoder-only transformer of a known family. They suffice to list its parameters
 // without LibTorch and without building it. So planning a model of 20 B parameters costs
@@ -46,12 +47,19 @@ struct TransformerConfig {
   bool mlp_bias = false;           // Llama
   bool qk_norm = false;            // each head's queries and keys are normalised: Qwen 3, Gemma 3
   bool fused_projections = false;  // queries, keys and values in one, gate and up in one: Phi-3
-  bool four_norms = false;       // norms behind attention and MLP, too; weights count from 1: Gemma
-  bool gelu = false;             // GELU instead of SiLU: Gemma
+  bool four_norms = false;         // norms behind attention and MLP, too: Gemma 2 and 3
+  bool norms_behind = false;       // norms behind attention and MLP alone: OLMo 2
+  bool whole_qk_norm = false;      // qk_norm over all heads together: OLMo 2
+  bool gemma = false;  // norms' weights count from 1, embeddings are multiplied by sqrt(width)
+  bool gelu = false;   // GELU instead of SiLU: Gemma
   double final_softcap = 0;      // logits are cap tanh(logits / cap): Gemma 2; 0: no cap
   double attention_softcap = 0;  // a cap for attention's scores, likewise
   double query_scalar = 0;       // scores are divided by its square root; 0: it is a head's width
+  // Granite; 0: as without it. Embeddings, scores and the outputs of attention and MLP are
+  // multiplied, and logits are divided.
+  double embedding_scale = 0, attention_scale = 0, residual_scale = 0, logits_divisor = 0;
   Rotary rotary = {};
+  std::vector<bool> rotated = {};  // by layer: it has rotary positions; empty: all have: SmolLM 3
   std::optional<Rotary> window_rotary = {};  // for layers with a window: Gemma 3; empty: rotary
   // In layers with a window, a token sees the last `window` tokens, itself included. 0: it sees
   // all.
@@ -59,6 +67,18 @@ struct TransformerConfig {
   std::vector<bool> windowed = {};             // by layer: it has the window; empty: all have it
   int64_t experts = 0, experts_per_token = 0;  // per MLP: Mixtral; 0: one MLP
 
+  // ---- Family::kNeoX and kPhi ----
+
+  bool parallel = true;    // false: the MLP reads what attention has added to
+  bool exact_gelu = true;  // false: its approximation by tanh
+
+  bool has_rotation(int64_t layer) const {
+    return rotated.empty() || rotated[static_cast<size_t>(layer)];
+  }
+  // The width that is rotated, of each head.
+  int64_t rotated_numel() const {
+    return static_cast<int64_t>(static_cast<double>(head_numel()) * rotary.share);
+  }
   bool has_window(int64_t layer) const {
     return window > 0 && (windowed.empty() || windowed[static_cast<size_t>(layer)]);
   }
@@ -91,7 +111,8 @@ Result<TransformerConfig> transformer_config(std::string_view name);
 double lr_of_size(uint64_t numel);
 
 // Reads the text of a Hugging Face config.json. Its model_type is gpt2, opt, llama, mistral,
-// mixtral, qwen2, qwen3, gemma2, gemma3_text, gemma3 (its language model alone) or phi3. Returns
+// mixtral, qwen2, qwen3, gemma, gemma2, gemma3_text, gemma3 (its language model alone), phi, phi3,
+// olmo2, smollm3, granite or gpt_neox. Returns
 // kBadInput with the field that is missing or wrong, or that asks for what models/ does not
 // compute. For another model_type, it names the known ones.
 Result<TransformerConfig> transformer_from_config_json(std::string_view text);

@@ -74,7 +74,9 @@ constexpr KnownType kTypes[] = {
     {"gpt2", read_gpt2},       {"opt", read_opt},         {"llama", read_llama},
     {"mistral", read_mistral}, {"mixtral", read_mixtral}, {"qwen2", read_qwen2},
     {"qwen3", read_qwen3},     {"gemma2", read_gemma2},   {"gemma3_text", read_gemma3},
-    {"gemma3", read_gemma3},   {"phi3", read_phi3},
+    {"gemma3", read_gemma3},   {"phi3", read_phi3},       {"gemma", read_gemma},
+    {"olmo2", read_olmo2},     {"smollm3", read_smollm3}, {"granite", read_granite},
+    {"gpt_neox", read_neox},   {"phi", read_phi},
 };
 
 std::string known_types() {
@@ -87,10 +89,13 @@ Status check_heads(const TransformerConfig& config) {
   if (config.head_width == 0 && config.width % config.heads != 0) {
     return bad_config("{} attention heads do not divide a width of {}", config.heads, config.width);
   }
-  if (config.family == Family::kLlama && config.head_numel() % 2 != 0) {
+  const bool rotary = config.family != Family::kGpt2 && config.family != Family::kOpt;
+  if (rotary && (config.rotated_numel() % 2 != 0 || config.rotated_numel() == 0)) {
     return bad_config(
-        "heads have a width of {} ('head_dim'); rotary positions rotate pairs, so it must be even",
-        config.head_numel());
+        "heads have a width of {} ('head_dim'), of which rotary positions turn {}: they turn "
+        "pairs, "
+        "so this must be even and more than 0",
+        config.head_numel(), config.rotated_numel());
   }
   if (config.head_numel() * config.heads > kMaxHeadsWidth) {
     return bad_config("'head_dim' times 'num_attention_heads' is {}; at most {} is known",

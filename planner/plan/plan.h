@@ -105,7 +105,10 @@ struct Plan {
   double predicted_mfu = 0;
   std::array<double, kLegs.size()> gains_s = {};  // by Leg: seconds saved if twice as fast
   Leg binding = Leg::kCompute;                    // the leg that saves most
-  double immediate_step_s = 0;    // with immediate updates instead; 0: not simulated
+  double immediate_step_s = 0;  // with immediate updates instead; 0: not simulated
+  // With spare slots, which gain too little to be taken (kEarlyGain in search/make_plan.h). 0: they
+  // are taken, gain nothing or are not possible.
+  double early_step_s = 0;
   uint32_t scaled_from_gpus = 0;  // Machine's
   bool assumed_g2g = false;       // Machine's
   bool assumed_fp32 = false;      // FP32 at the matrix rate of 16 bits: its own is not known
@@ -115,6 +118,9 @@ struct Plan {
   // The activations' bytes over a step: ModelProfile::activation_curve in at most kMostCurvePoints
   // points, each the greatest of those that it stands for. Empty: not known.
   std::vector<uint64_t> curve_bytes = {};
+  // The machine file with the measured rates that the plan rests on, if a training by it may
+  // correct them (client/probe/first_probe.h). "" in a plan that was read from a file.
+  std::string measured_rates = "";
 };
 inline constexpr size_t kMostCurvePoints = 256;
 

@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 #include <unordered_set>
+#include <utility>
 
 #include "base/compute_type_names.h"
 #include "planner/choice_names.h"
@@ -51,7 +52,9 @@ Json predicted_json(const Plan& plan) {
           {"assumed_fp32", plan.assumed_fp32},
           {"assumed_g2g", plan.assumed_g2g},
           {"immediate_step_s", optional_seconds(plan.immediate_step_s)},
+          {"early_step_s", optional_seconds(plan.early_step_s)},
           {"swing_step_s", optional_seconds(plan.swing.step_s)},
+          {"swing_without_s", optional_seconds(plan.swing.without_s)},
           {"swing_step_stride", plan.swing.stride},
           {"swing_why", name_in(kSwingWhyNames, plan.swing.why)}};
 }
@@ -71,6 +74,7 @@ Json bytes_json(const Plan& plan) {
             {"grads", bytes.host_grads},
             {"states", bytes.host_states},
             {"waiting", bytes.host_waiting},
+            {"spare", plan.spare_bytes},
             {"total", bytes.host()}}},
           {"step",
            {{"h2d", plan.predicted.h2d_bytes},
@@ -118,32 +122,91 @@ void read_name(JsonFields& fields, const char* key, const EnumName<Value> (&name
   *value = *named;
 }
 
-void read_predicted(const Json& file, JsonFields& fields, StepTimes* times, SwingFound* swing) {
-  if (!fields.status()->ok() || !file.contains("predicted")) return;
-  JsonFields predicted(file["predicted"], "predicted.", fields.status());
-  predicted.optional("step_s", &times->step_s);
-  predicted.optional("compute_s", &times->compute_s);
-  predicted.optional("h2d_s", &times->h2d_s);
-  predicted.optional("d2h_s", &times->d2h_s);
-  predicted.optional("update_s", &times->update_s);
-  predicted.optional("swing_step_s", &swing->step_s);
-  predicted.optional("swing_step_stride", &swing->stride);
-  if (!fields.status()->ok() || !file["predicted"].contains("swing_why")) return;
-  read_name(predicted, "swing_why", kSwingWhyNames, &swing->why);
+// Whether an object of the file has a value there.
+bool has(const Json& object, const char* name) {
+  return object.is_object() && object.contains(name) && !object[name].is_null();
 }
 
-void read_bytes(const Json& file, JsonFields& fields, PlanBytes* bytes) {
-  if (!fields.status()->ok() || !file.contains("bytes") || !file["bytes"].contains("gpu")) return;
-  JsonFields gpu(file["bytes"]["gpu"], "bytes.gpu.", fields.status());
+void read_compute(const Json& predicted, Status* status, std::optional<ComputeParts>* compute) {
+  if (!status->ok() || !has(predicted, "compute")) return;
+  JsonFields fields(predicted["compute"], "predicted.compute.", status);
+  ComputeParts& parts = compute->emplace();
+  fields.required("products_s", &parts.products_s);
+  fields.required("attention_s", &parts.attention_s);
+  fields.required("memory_s", &parts.memory_s);
+  fields.required("launch_s", &parts.launch_s);
+}
+
+void read_gains(const Json& predicted, Status* status, Plan* plan) {
+  if (!status->ok() || !has(predicted, "gains_s")) return;
+  JsonFields fields(predicted["gains_s"], "predicted.gains_s.", status);
+  for (const Leg leg : kLegs) {
+    fields.optional(leg_name(leg), &plan->gains_s[static_cast<size_t>(leg)]);
+  }
+}
+
+void read_predicted(const Json& file, Status* status, Plan* plan) {
+  if (!status->ok() || !has(file, "predicted")) return;
+  const Json& object = file["predicted"];
+  JsonFields predicted(object, "predicted.", status);
+  StepTimes& times = plan->predicted;
+  for (const auto& [name, value] :
+       {std::pair{"step_s", &times.step_s}, std::pair{"compute_s", &times.compute_s},
+        std::pair{"h2d_s", &times.h2d_s}, std::pair{"d2h_s", &times.d2h_s},
+        std::pair{"g2g_s", &times.g2g_s}, std::pair{"update_s", &times.update_s},
+        std::pair{"exposed_s", &times.exposed_s}, std::pair{"tflops", &plan->predicted_tflops},
+        std::pair{"mfu", &plan->predicted_mfu},
+        std::pair{"immediate_step_s", &plan->immediate_step_s},
+        std::pair{"early_step_s", &plan->early_step_s},
+        std::pair{"swing_step_s", &plan->swing.step_s},
+        std::pair{"swing_without_s", &plan->swing.without_s}}) {
+    predicted.optional(name, value);
+  }
+  predicted.optional("assumed_fp32", &plan->assumed_fp32);
+  predicted.optional("assumed_g2g", &plan->assumed_g2g);
+  predicted.optional("swing_step_stride", &plan->swing.stride);
+  read_compute(object, status, &plan->compute);
+  read_gains(object, status, plan);
+  if (status->ok() && has(object, "binding")) {
+    read_name(predicted, "binding", kLegNames, &plan->binding);
+  }
+  if (status->ok() && has(object, "swing_why")) {
+    read_name(predicted, "swing_why", kSwingWhyNames, &plan->swing.why);
+  }
+}
+
+void read_bytes(const Json& file, Status* status, Plan* plan) {
+  PlanBytes* const bytes = &plan->bytes;
+  if (!status->ok() || !has(file, "bytes") || !has(file["bytes"], "gpu")) return;
+  JsonFields gpu(file["bytes"]["gpu"], "bytes.gpu.", status);
   gpu.optional("rcache", &bytes->gpu_rcache);
   gpu.optional("grad_blocks", &bytes->gpu_grad_blocks);
   gpu.optional("states", &bytes->gpu_states);
   gpu.optional("swing", &bytes->gpu_swing);
   gpu.optional("activations", &bytes->gpu_activations);
   gpu.optional("buffers", &bytes->gpu_buffers);
-  if (!fields.status()->ok() || !file["bytes"].contains("host")) return;
-  JsonFields host(file["bytes"]["host"], "bytes.host.", fields.status());
+  if (!status->ok() || !has(file["bytes"], "host")) return;
+  JsonFields host(file["bytes"]["host"], "bytes.host.", status);
+  host.optional("params", &bytes->host_params);
+  host.optional("grads", &bytes->host_grads);
+  host.optional("states", &bytes->host_states);
   host.optional("waiting", &bytes->host_waiting);
+  host.optional("spare", &plan->spare_bytes);
+  if (!status->ok() || !has(file["bytes"], "step")) return;
+  JsonFields step(file["bytes"]["step"], "bytes.step.", status);
+  step.optional("h2d", &plan->predicted.h2d_bytes);
+  step.optional("d2h", &plan->predicted.d2h_bytes);
+  step.optional("g2g", &plan->predicted.g2g_bytes);
+}
+
+void read_choice(const Json& file, JsonFields& fields, Plan* plan) {
+  fields.optional("waste_ratio", &plan->waste_ratio);
+  fields.optional("equation_stride", &plan->equation_stride);
+  fields.optional("u_allowed_bytes", &plan->u_allowed_bytes);
+  fields.optional("benefit_i", &plan->benefit_i);
+  fields.optional("benefit_j", &plan->benefit_j);
+  fields.optional("scaled_from_gpus", &plan->scaled_from_gpus);
+  plan->rcache_first = !has(file, "first") || file["first"] != kChunksFirst;
 }
 
 Status check_plan(const Plan& plan) {
@@ -204,6 +267,7 @@ std::string to_json(const Plan& plan, const PlanExtras& extras) {
       {"frozen_params", plan.frozen_numel},
       {"gpus", plan.gpus},
       {"nodes", plan.nodes},
+      {"scaled_from_gpus", plan.scaled_from_gpus},
       {"accumulate", plan.accumulate},
       {"tokens", plan.tokens},
       {"checkpoint_activations", plan.checkpointed},
@@ -267,8 +331,9 @@ Result<Plan> plan_from_json(std::string_view text) {
   fields.optional("nodes", &plan.nodes);
   fields.required("accumulate", &plan.accumulate);
   read_placement(file, fields, &plan.placement);
-  read_predicted(file, fields, &plan.predicted, &plan.swing);
-  read_bytes(file, fields, &plan.bytes);
+  read_predicted(file, &status, &plan);
+  read_bytes(file, &status, &plan);
+  read_choice(file, fields, &plan);
   fields.optional("gpu_memory_bytes", &plan.capacity_bytes);
   fields.optional("activation_curve", &plan.curve_bytes);
   if (status.ok()) status = check_plan(plan);

@@ -14,9 +14,9 @@ namespace elixir::planner {
 // "u_allowed_bytes", "benefit_i", "benefit_j", "first": "rcache"|"chunks", "predicted": {"step_s",
 // "compute": {"products_s", "attention_s", "memory_s", "launch_s"} or null, "compute_s", "h2d_s",
 // "d2h_s", "g2g_s", "update_s", "exposed_s", "binding", "gains_s": {leg: seconds}, "tflops", "mfu",
-// "tokens_s", "assumed_fp32", "immediate_step_s", "swing_step_s", "swing_step_stride",
-// "swing_why"}, "bytes": {...}, "gpu_memory_bytes", "activation_curve": [bytes,
-// ...], ...}: see docs/planner.md.
+// "tokens_s", "assumed_fp32", "immediate_step_s", "early_step_s", "swing_step_s",
+// "swing_without_s", "swing_step_stride", "swing_why"}, "bytes": {...}, "gpu_memory_bytes",
+// "activation_curve": [bytes, ...], ...}: see docs/planner.md.
 std::string to_json(const Plan& plan);
 
 // Questions that a user asks beside a plan.
@@ -36,9 +36,9 @@ TrainingRun training_run(const Plan& plan, const PlanExtras& extras);
 // "cost"}} for what was asked. cost is null without a price.
 std::string to_json(const Plan& plan, const PlanExtras& extras);
 
-// Reads what a trainer needs to run a plan again. That is all of the above except members for
-// people. Predicted times may be missing. Returns kBadInput like profile_from_json(), and for the
-// plan of an earlier release that does not say all.
+// Reads a plan back, so that a trainer can run it again: to_json() of the result is the same text.
+// Predicted times, and what is for people, may be missing. Returns kBadInput like
+// profile_from_json(), and for the plan of an earlier release that does not say all.
 Result<Plan> plan_from_json(std::string_view text);
 
 }  // namespace elixir::planner

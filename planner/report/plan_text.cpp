@@ -17,6 +17,7 @@ namespace {
 
 // Of a step: a smaller gain is not worth other numbers.
 constexpr double kWorthTelling = 0.03;
+constexpr double kWorthTellingOfMemory = 0.01;
 
 std::string count(uint64_t numel) {
   const auto value = static_cast<double>(numel);
@@ -119,6 +120,10 @@ std::string predicted_text(const Plan& plan) {
   if (immediate_s > 0 && immediate_s < (1 - kWorthTelling) * step_s) {
     text += fmt::format("; with --update immediate {}", milliseconds(immediate_s));
   }
+  if (plan.early_step_s > 0 && plan.early_step_s < (1 - kWorthTellingOfMemory) * step_s) {
+    text += fmt::format("; with --update early, which takes more host memory, {}",
+                        milliseconds(plan.early_step_s));
+  }
   return text;
 }
 
@@ -219,7 +224,13 @@ std::string plan_text(const Plan& plan, const PlanExtras& extras) {
   line("predicted", predicted_text(plan));
   line("of it", legs_text(plan));
   if (!extras.largest.empty()) {
-    line("largest", fmt::format("{} {}", extras.largest, extras.largest_value));
+    std::string largest = fmt::format("{} {}", extras.largest, extras.largest_value);
+    if (extras.largest == "seq" && extras.largest_value > 0) {
+      const uint64_t sequences = plan.tokens / extras.largest_value;
+      largest +=
+          fmt::format(", with {} sequence{} in a batch", sequences, sequences == 1 ? "" : "s");
+    }
+    line("largest", largest);
   }
   if (extras.tokens > 0) {
     const TrainingRun run = training_run(plan, extras);
@@ -253,12 +264,17 @@ std::string measured_text(const Plan& plan, const MeasuredStep& measured) {
                 format_bytes(measured.gpu_bytes), format_bytes(planned_bytes),
                 format_bytes(kDeviceWorkspaceBytes),
                 static_cast<double>(measured.gpu_bytes) / static_cast<double>(planned_bytes));
+  std::string off;
+  for (const auto& [leg, ratio] : legs_off(plan, measured)) {
+    off += fmt::format("; {} took {:.2f} x its predicted time ({})", leg_name(leg), ratio,
+                       rates_of(leg));
+  }
   return fmt::format(
       "step measured {} predicted {} ratio {:.2f}; differs most: {} measured {} "
-      "predicted {}{}",
+      "predicted {}{}{}",
       milliseconds(measured.step_s), milliseconds(times.step_s),
       times.step_s > 0 ? measured.step_s / times.step_s : 0.0, worst->first,
-      milliseconds(worst->second.second), milliseconds(worst->second.first), memory);
+      milliseconds(worst->second.second), milliseconds(worst->second.first), off, memory);
 }
 
 }  // namespace elixir::planner

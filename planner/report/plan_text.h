@@ -4,6 +4,7 @@
 
 #include "planner/plan/plan.h"
 #include "planner/plan/plan_json.h"
+#include "planner/report/measured_step.h"
 
 namespace elixir::planner {
 
@@ -14,13 +15,8 @@ std::string plan_text(const Plan& plan, const PlanExtras& extras = {});
 // The result about swing chunks, or "none: " and why. "": nobody asked for them.
 std::string swing_text(const Plan& plan);
 
-// A measured step. measured_text() compares it with the predicted one in one line, and names the
-// leg that differs most.
-struct MeasuredStep {
-  double step_s = 0;
-  LegSeconds legs = {};
-  uint64_t gpu_bytes = 0;  // the peak; 0: not known
-};
+// Compares a measured step with the predicted one in one line. Names the leg that differs most, and
+// each rate that was off (legs_off()).
 std::string measured_text(const Plan& plan, const MeasuredStep& measured);
 
 }  // namespace elixir::planner

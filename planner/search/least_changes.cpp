@@ -37,6 +37,14 @@ uint32_t least_gpus(const ModelProfile& profile, Machine machine, const PlanRequ
   return 0;
 }
 
+// Sums of several passes take memory.
+bool fits_in_one_pass(const ModelProfile& profile, const Machine& machine, PlanRequest request) {
+  if (request.accumulate == 1) return false;
+  request.accumulate = 1;
+  const Result<LeastPlan> least = least_plan(profile, machine, request);
+  return least.ok() && least->fits();
+}
+
 }  // namespace
 
 LeastChanges least_changes(const ModelProfile& profile, const Machine& machine,
@@ -45,7 +53,8 @@ LeastChanges least_changes(const ModelProfile& profile, const Machine& machine,
               least_memory(&Machine::host_memory_bytes, kMostHostMemory, profile, machine, request),
           .gpu_memory_bytes =
               least_memory(&Machine::gpu_memory_bytes, kMostGpuMemory, profile, machine, request),
-          .gpus = least_gpus(profile, machine, request)};
+          .gpus = least_gpus(profile, machine, request),
+          .one_pass = fits_in_one_pass(profile, machine, request)};
 }
 
 std::string to_text(const LeastChanges& changes) {
@@ -57,6 +66,7 @@ std::string to_text(const LeastChanges& changes) {
     any.push_back(fmt::format("GPUs of {} GiB", changes.gpu_memory_bytes / kGiB));
   }
   if (changes.gpus > 0) any.push_back(fmt::format("{} GPUs", changes.gpus));
+  if (changes.one_pass) any.emplace_back("one backward pass per step (--accumulate 1)");
   return fmt::format("{}", fmt::join(any, ", or "));
 }
 

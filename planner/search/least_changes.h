@@ -17,6 +17,7 @@ struct LeastChanges {
   uint64_t host_memory_bytes = 0;  // per node, whole GiB, at most kMostHostMemory
   uint64_t gpu_memory_bytes = 0;   // per GPU, whole GiB, at most kMostGpuMemory
   uint32_t gpus = 0;               // on one node with the same host memory, at most kMostMoreGpus
+  bool one_pass = false;           // one backward pass per step, if there are several
 };
 inline constexpr uint64_t kMostHostMemory = uint64_t{16} << 40;
 inline constexpr uint64_t kMostGpuMemory = uint64_t{1} << 40;

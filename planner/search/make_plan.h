@@ -48,9 +48,12 @@ inline constexpr double kPaperCopiesHidden = 0.25;
 // The rate of a CPU Adam with separate casts, as a share of elixird's in one pass:
 // bench/RESULTS.md, BF16, torch's fused AdamW.
 inline constexpr double kCastingAdamShare = 0.6;
-// The search takes the fewest spare slots whose step is at most this share longer than the shortest
-// step found. It may take none, unless early updates are asked for.
-inline constexpr double kEarlyGain = 0.005;
+// Spare slots take much host memory, and are taken if they make the step shorter by at least this
+// share, or if early updates are asked for.
+inline constexpr double kEarlyGain = 0.03;
+// If they are, the search takes the fewest whose step is at most this share longer than the
+// shortest step found.
+inline constexpr double kFewerSlotsLoss = 0.005;
 // Swing chunks are taken if they make the step shorter by at least this share. Their rates are less
 // well known, and they take memory.
 inline constexpr double kSwingGain = 0.03;

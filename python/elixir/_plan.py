@@ -144,8 +144,8 @@ def plan(model: torch.nn.Module, batch: Mapping[str, Any], **options: Unpack[Pla
         options: as of elixir.AdamW: dtype, device, gpu_memory="24GiB", accumulate.
 
     Returns:
-        elixir.Plan, or None: nothing is scarce (a CPU without gpu_memory), or the machine was not measured
-        (`elixirctl probe`).
+        elixir.Plan, or None: nothing is scarce (a CPU without gpu_memory), or the machine could not be measured.
+        The first call on new hardware measures it, in at most 20 s.
     """
     from elixir import AdamW  # noqa: PLC0415  (it imports this)
     optimizer = AdamW(model, **options)

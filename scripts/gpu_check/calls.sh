@@ -21,8 +21,8 @@ STAGES=(
 
   '2 | environment        | host |  15 | environment'
   '2 | touch_memory       | host |  60 | touch_memory 100'
-  '2 | train_4b           | gpu  | 100 | train_4b'
-  '2 | train_4b_immediate | gpu  |  60 | train_4b --update immediate'
+  '2 | train_4b           | gpu  | 100 | train_4b --no-plan'
+  '2 | train_4b_immediate | gpu  |  60 | train_4b --no-plan --update immediate'
   '2 | probe              | gpu  |  30 | probe'
   '2 | train_4b_planned   | gpu  |  60 | train_4b_planned'
   '2 | train_xl_early     | gpu  |  45 | train_xl --update early'
@@ -49,6 +49,10 @@ STAGES=(
 
   '5 | environment  | host |  15 | environment'
   '5 | touch_memory | host |  60 | touch_memory 60'
+  '5 | planned_small | gpu | 60 | planned small --gpu-memory 8GiB'
+  '5 | planned_xl   | gpu  |  40 | planned xl --gpu-memory 16GiB --checkpoint-activations'
+  '5 | planned_4b   | gpu  |  50 | planned 4b --gpu-memory 40GiB --checkpoint-activations'
+  '5 | planned_10b  | gpu  |  70 | planned 10b --gpu-memory 80GiB --checkpoint-activations'
   '5 | fine_tune    | gpu  | 120 | fine_tune'
   '5 | families     | gpu  | 120 | families'
 )
@@ -67,6 +71,7 @@ if [[ ${TINY:-no} == yes ]]; then
   ADAM=(--numel 4194304 --rounds 2)
   PEERS=(--model nano --batch 2 --seq 64 --steps 3 --rounds 1)
   PROBE=(--quick) RATES=(--tiny)
+  PLANNED=(--batch 2 --seq 64 --steps 22)
 else
   TOUCH_GB='' TEST_PART=1 TRAINING_TESTS=()
   SMALL=(--model small --batch 8 --seq 1024 --steps 20)
@@ -74,6 +79,7 @@ else
   BIG_15B=(--model 15b --batch 8 --seq 1024 --steps 6 --checkpoint-activations)
   XL=(--model xl --batch 8 --seq 1024 --steps 10 --checkpoint-activations)
   LINK=() KERNELS=() ADAM=() PROBE=() RATES=()
+  PLANNED=(--batch 8 --seq 1024 --steps 22)
   PEERS=(--model 4b --batch 8 --seq 1024 --checkpoint-activations --gpu-memory 40GiB --steps 4 --rounds 3)
 fi
 
@@ -132,6 +138,15 @@ train_4b_planned() {
     return 77
   fi
   train_4b
+}
+# As a user starts it. The first one finds no figures of this GPU: it measures, and says for how long. After
+# 20 steps each compares itself with its plan.
+planned() {
+  local model=$1
+  [[ $TINY == yes ]] && model=nano
+  env -u ELIXIR_MACHINE_FILE XDG_CACHE_HOME="$WORK/cache" "$PYTHON" "$HERE/scripts/gpu_check/measure_training.py" \
+    --name "$STAGE" --results "$RESULTS" -- --device cuda --dtype bf16 --log-every 1 --data "$HERE/data/text.txt" \
+    --model "$model" "${PLANNED[@]}" "${@:2}"
 }
 # All states in host memory; norms that are taken and never clip.
 train_xl() { train "${XL[@]}" --gpu-state-share 0 --clip-norm 1000 "$@"; }

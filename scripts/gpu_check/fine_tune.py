@@ -83,7 +83,7 @@ def main():
     finally:
         memory = watch.end()
     report = {'kind': 'fine-tuning', 'command': ' '.join(['elixir-train', *flags]), 'exit_code': code,
-              'parameters': numel, 'page_locked': not refused, 'planned_device': planned, **memory,
+              'parameters': numel, 'page_locked': not refused, **planned, **memory,
               'whole_s': round(time.monotonic() - began, 1), 'loss_of_transformers': theirs}
     lines = measure_training.read_steps(f'{path}.jsonl')
     report['losses'] = [line['loss'] for line in lines]

@@ -122,15 +122,19 @@ def figures(steps, flags, numel):
 
 def run(command):
     """Its output passes through; the exit code, the lines that tell of memory that is not page-locked,
-    and the plan's bytes on the device, if it says so."""
-    refused, planned = [], None
+    and what the plan says, if there is one: its bytes on the device, and measured and predicted steps."""
+    refused, planned = [], {'planned_device': None}
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as child:
         for line in child.stdout:
             print(line, end='', flush=True)
             if re.search(r'event=not_page_locked|\bpageable_bytes=[1-9]', line):
                 refused.append(line.strip())
             if found := re.search(r' device ([\d.]+ \w+) of ', line):
-                planned = found.group(1)
+                planned['planned_device'] = found.group(1)
+            if found := re.search(r'event=plan_check (.*)', line):
+                planned['plan_check'] = found.group(1)
+            if found := re.search(r'event=first_probe_done seconds=([\d.]+)', line):
+                planned['first_probe_s'] = float(found.group(1))
     return child.returncode, refused, planned
 
 
@@ -152,7 +156,7 @@ def main():
     words = ['train_gpt2', *(word.removeprefix(f'{HERE}/') for word in flags)]
     report = {'kind': 'training', 'command': ' '.join(words), 'exit_code': code,
               'model': flag(flags, '--model'), 'parameters': parameters(flags),
-              'page_locked': not refused, 'planned_device': planned, **memory}
+              'page_locked': not refused, **planned, **memory}
     report['figures'] = figures(read_steps(f'{path}.jsonl'), flags, report['parameters'])
     with open(f'{path}.json', 'w', encoding='utf-8') as file:
         json.dump(report, file, indent=2)

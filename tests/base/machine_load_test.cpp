@@ -1,6 +1,8 @@
 #include "base/machine_load.h"
 
 #include <gtest/gtest.h>
+#include <time.h>
+#include <unistd.h>
 
 #include "base/processors.h"
 
@@ -27,6 +29,27 @@ TEST(MachineLoad, BusyIsAllButIdleAndWaitingForDisksOfTheProcessorsAskedFor) {
   for (const char* const none : {"", "cpu", "cpu0", "cpu0 x", "no such file"}) {
     EXPECT_DOUBLE_EQ(busy_seconds(none, {0}, 100), 0) << none;
   }
+}
+
+// This process computes for so long, and so does no other.
+void compute(double seconds) {
+  timespec begin{}, now{};
+  ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &begin);
+  do {
+    ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+  } while (static_cast<double>(now.tv_sec - begin.tv_sec) +
+               1e-9 * static_cast<double>(now.tv_nsec - begin.tv_nsec) <
+           seconds);
+}
+
+// Whatever else the machine does, what is ours is taken off.
+TEST(MachineLoad, WorkOfProcessesAlikeAndOfTheOneBesideIsNotOthers) {
+  OthersLoad all(0), own(1), twice(2), beside(0, ::getpid());
+  compute(0.3);
+  const double all_busy = all.look().busy, own_busy = own.look().busy;
+  EXPECT_GT(all_busy, own_busy);
+  EXPECT_GT(all_busy, beside.look().busy);
+  EXPECT_LE(twice.look().busy, own_busy);
 }
 
 TEST(MachineLoad, OfThisMachine) {

@@ -45,6 +45,17 @@ TEST(Processors, NumaNodesAreThoseOfTheProcessors) {
   EXPECT_EQ(numa_nodes_of({9}, root.path()), 1u);
 }
 
+TEST(Processors, TheirNameIsTheFirstThatTheSystemTells) {
+  const TemporaryFolder root;
+  EXPECT_EQ(processor_name(root.path()), "");
+  root.write("proc/cpuinfo",
+             "processor\t: 0\nmodel name\t: Some Processor @ 3 GHz\n\nprocessor\t: 1\n"
+             "model name\t: Another\n");
+  EXPECT_EQ(processor_name(root.path()), "Some Processor @ 3 GHz");
+  root.write("proc/cpuinfo", "processor\t: 0\nCPU part\t: 0xd40\n");  // ARM
+  EXPECT_EQ(processor_name(root.path()), "0xd40");
+}
+
 TEST(Processors, OfThisMachine) {
   EXPECT_GE(numa_nodes_of(usable_processors()), 1u);
   EXPECT_LT(last_level_cache_bytes(usable_processors()), uint64_t{1} << 40);

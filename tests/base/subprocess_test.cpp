@@ -9,6 +9,8 @@
 #include <filesystem>
 
 #include "base/fd.h"
+#include "base/interrupt.h"
+#include "tests/support/outcomes.h"
 #include "tests/support/patience.h"
 
 namespace elixir {
@@ -152,6 +154,41 @@ TEST(SubprocessTest, TheChildDiesWithItsParentWhenAsked) {
   // Its parent is reaped, after which a signal would have woken it for good.
   EXPECT_TRUE(test::eventually([&] { return test::asleep(free); }));
   ::kill(free, SIGKILL);
+}
+
+TEST(SubprocessTest, RunsToTheEndAndKeepsTheOutput) {
+  const ProgramRun run =
+      must(run_to_end({.argv = {"sh", "-c", "echo one; echo two; exit 3"}, .extra_environment = {}},
+                      test::kPatienceS));
+  EXPECT_EQ(run.output, "one\ntwo\n");
+  EXPECT_EQ(run.exit_code, 3);
+  EXPECT_FALSE(run.timed_out);
+  EXPECT_EQ(must(run_to_end({.argv = {"sh", "-c", "kill -9 $$"}, .extra_environment = {}},
+                            test::kPatienceS))
+                .exit_code,
+            128 + SIGKILL);
+  EXPECT_FALSE(run_to_end({.argv = {"/no/such/program"}, .extra_environment = {}}, 1).ok());
+}
+
+TEST(SubprocessTest, ARunBeyondItsLimitIsKilled) {
+  const ProgramRun run = must(run_to_end(
+      {.argv = {"sh", "-c", "echo began; exec sleep 1000"}, .extra_environment = {}}, 0));
+  EXPECT_TRUE(run.timed_out);
+  EXPECT_EQ(run.exit_code, 128 + SIGKILL);
+}
+
+TEST(SubprocessTest, AnInterruptEndsTheRunToo) {
+  struct Interrupted {};
+  set_interrupt([] { throw Interrupted(); });
+  EXPECT_THROW(must(run_to_end({.argv = {"sleep", "1000"}, .extra_environment = {}}, 1e6)),
+               Interrupted);
+  set_interrupt({});
+}
+
+TEST(SubprocessTest, FindsProgramsOfElixirBesideThisOneOrInBin) {
+  EXPECT_EQ(installed_program("no-such-program"), "");
+  const std::string name = std::filesystem::read_symlink("/proc/self/exe").filename().string();
+  EXPECT_EQ(installed_program(name), program_folder() + "/" + name);
 }
 
 TEST(SubprocessTest, KnowsItsOwnFolder) {

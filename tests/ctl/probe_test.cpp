@@ -136,6 +136,27 @@ TEST_F(ProbeProgramTest, APlayedLinkIsNotKept) {
   EXPECT_TRUE(fs::exists(folder_.path("copy.json")));
 }
 
+TEST_F(ProbeProgramTest, ForgetsWhatWasMeasuredAndNotWhatSomebodyWrote) {
+  const std::string rates = folder_.write("xdg/elixir/rates-some-card.json", "{}");
+  folder_.write("xdg/elixir/plan-1", "");
+  const auto forget = [&] {
+    const Ended ended =
+        run_program({folder_.path("bin/elixirctl"), "probe", "--forget"},
+                    {"ELIXIR_MACHINE_FILE=" + cache_, "XDG_CACHE_HOME=" + folder_.path("xdg")});
+    EXPECT_EQ(ended.code, 0) << ended.err;
+    return ended.out;
+  };
+  planner::ProbedMachine written = some_probe();
+  written.machine.probed.clear();
+  must(planner::store_machine(cache_, written));
+  EXPECT_EQ(forget(), cache_ + " stays: it was not measured here\nremoved " + rates + "\n");
+  EXPECT_TRUE(fs::exists(cache_));
+  EXPECT_TRUE(fs::exists(folder_.path("xdg/elixir/plan-1")));
+  must(planner::store_machine(cache_, some_probe()));
+  EXPECT_EQ(forget(), "removed " + cache_ + "\n");
+  EXPECT_EQ(forget(), cache_ + " is not there\n");
+}
+
 TEST_F(ProbeProgramTest, WithoutTheProgramSaysWhereItBelongs) {
   EXPECT_EQ(probe({}), static_cast<int>(Code::kUnavailable));
   EXPECT_THAT(errors_, HasSubstr(folder_.path("bin/elixir-probe")));

@@ -18,6 +18,9 @@ NO_TOKENS = {'bos_token_id': None, 'eos_token_id': None, 'pad_token_id': None}
 LLAMA = {'vocab_size': 300, 'hidden_size': 64, 'intermediate_size': 96, 'num_hidden_layers': 3,
          'num_attention_heads': 4, 'num_key_value_heads': 2, 'max_position_embeddings': 64, 'rms_norm_eps': 3e-3,
          'initializer_range': 0.2, **NO_TOKENS}
+NEOX = {'vocab_size': 300, 'hidden_size': 64, 'intermediate_size': 96, 'num_hidden_layers': 3,
+        'num_attention_heads': 4, 'max_position_embeddings': 64, 'layer_norm_eps': 3e-3, 'initializer_range': 0.2,
+        **NO_TOKENS}
 ROPE = {'rope_parameters': {'rope_type': 'default', 'rope_theta': 500.0}}
 CONFIGS = {
     'gpt2': transformers.GPT2Config(vocab_size=300, n_positions=64, n_embd=64, n_layer=3, n_head=4,
@@ -29,6 +32,14 @@ CONFIGS = {
     'mistral': transformers.MistralConfig(**LLAMA, sliding_window=None),
     'qwen2': transformers.Qwen2Config(**LLAMA, **ROPE),
     'qwen3': transformers.Qwen3Config(**LLAMA, head_dim=32),
+    'gemma': transformers.GemmaConfig(**LLAMA, head_dim=32),
+    'olmo2': transformers.Olmo2Config(**LLAMA, **ROPE),
+    'smollm3': transformers.SmolLM3Config(**LLAMA, no_rope_layers=[1, 0, 1]),
+    'granite': transformers.GraniteConfig(**LLAMA, embedding_multiplier=3.0, attention_multiplier=0.1,
+                                          residual_multiplier=0.4, logits_scaling=2.0),
+    'gpt_neox': transformers.GPTNeoXConfig(**NEOX, hidden_act='gelu'),
+    'gpt_neox_in_a_row': transformers.GPTNeoXConfig(**NEOX, use_parallel_residual=False, rotary_pct=1.0),
+    'phi': transformers.PhiConfig(**NEOX, num_key_value_heads=2),
 }
 
 # The file that tests/planner/config_fields_test.cpp reads; what its rows do not hold has no meaning for a model.

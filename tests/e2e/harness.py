@@ -257,6 +257,8 @@ class ElixirTest(unittest.TestCase):
                             if not re.match('ELIXIR|SLURM_|OMPI_|PMIX_|TORCHELASTIC_|OMP_', name)
                             and name not in ('RANK', 'WORLD_SIZE', 'LOCAL_RANK', 'LOCAL_WORLD_SIZE')}
         self.environment['ELIXIR_RUNTIME_DIR'] = self.runtime
+        # What a training keeps of this machine is no other test's.
+        self.environment['XDG_CACHE_HOME'] = os.path.join(self.folder, 'cache')
         # Operators of several processes on few cores: threads that spin would starve the others.
         self.environment['OMP_NUM_THREADS'] = '1'
         self.started = []

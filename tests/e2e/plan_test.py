@@ -109,14 +109,14 @@ class Training(PlanTest):
     def test_the_plan_is_chosen_shown_and_held_against_the_steps(self):
         picture, trace = self.path('memory.svg'), self.path('predicted.json')
         planned = self.train(*PLANNED, '--memory-picture', picture, '--predicted-trace', trace,
-                             steps=12)
+                             steps=22)
         self.assertRegex(planned.output, r'rCache +\d+ blocks')
         self.assertRegex(planned.output, r'predicted +[\d.]+ ms a step')
         self.assertRegex(planned.errors, r'plan_check step measured [\d.]+ ms predicted')
         self.assertEqual(xml.dom.minidom.parse(picture).documentElement.tagName, 'svg')
         with open(trace, encoding='utf-8') as file:
             self.assertGreater(len(json.load(file)['traceEvents']), 20)
-        plain = self.train('--batch', '2', '--seq', '32', '--threads', '1', steps=12)
+        plain = self.train('--batch', '2', '--seq', '32', '--threads', '1', steps=22)
         self.assertNotIn('predicted', plain.output)
         self.assertEqual(planned.checksum, plain.checksum)  # the speed, never the numbers
 
@@ -126,6 +126,66 @@ class Training(PlanTest):
                        '--accumulate', '6', '--checkpoint-activations']):
             planned = self.train(*PLANNED, *flags)
             self.assertRegex(planned.output, r'predicted +[\d.]+ ms a step', flags)
+
+    def rates(self):
+        """The path of what the first start has measured."""
+        folder = os.path.join(self.environment['XDG_CACHE_HOME'], 'elixir')
+        found = [name for name in os.listdir(folder) if name.startswith('rates-') and name.endswith('.json')]
+        self.assertEqual(len(found), 1, found)
+        return os.path.join(folder, found[0])
+
+    def test_the_first_start_measures_and_plans_and_the_second_does_neither(self):
+        first = self.train(*PLANNED, ranks=2)
+        self.assertEqual(first.errors.count('event=first_probe '), 1, first)
+        self.assertIn('limit_s=20', first.errors)
+        self.assertIn('measuring memory', first.errors)  # its progress
+        self.assertNotIn('plan_reused', first.errors)
+        second = self.train(*PLANNED, ranks=2)
+        self.assertNotIn('first_probe', second.errors)
+        self.assertIn('plan_reused', second.errors)
+        self.assertEqual(self.plan_lines(second), self.plan_lines(first))
+        self.assertEqual(second.checksum, first.checksum)
+        # elixirctl uses the same rates, until they are forgotten.
+        plan = [program('elixirctl'), 'plan', '--model', 'gpt2-nano']
+        self.succeed(*plan)
+        forgotten = self.succeed(program('elixirctl'), 'probe', '--forget')
+        self.assertEqual(forgotten.output.count('removed '), 2, forgotten)
+        self.assertIn('elixirctl probe', self.refused(BAD_INPUT, *plan))
+        self.assertIn('event=first_probe ', self.train(*PLANNED).errors)
+
+    def plan_lines(self, finished):
+        return re.findall(r'^(?:\[rank 0\] )?((?:fits|chunks|rCache|states|predicted|of it) .*)$', finished.output, re.M)
+
+    def test_nothing_is_planned_or_measured_if_that_is_asked_for(self):
+        for flags, environment in ((['--no-plan'], {}), ([], {'ELIXIR_PROBE': '0'})):
+            trained = self.succeed(program('train_gpt2'), '--steps', '1', *PLANNED, *flags, environment=environment)
+            self.assertNotIn('first_probe', trained.errors)
+            self.assertNotIn('predicted', trained.output)
+        self.assertIn('reason="this machine has not been measured, and ELIXIR_PROBE is 0', trained.errors)
+        self.assertFalse(os.path.exists(os.path.join(self.environment['XDG_CACHE_HOME'], 'elixir')))
+        self.refused(INVALID_ARGUMENT, program('train_gpt2'), '--no-plan', '--plan', 'x')
+        self.stop_idle_elixird()
+
+    def test_a_rate_that_was_off_is_named_and_kept_unless_other_work_ran(self):
+        self.train(*PLANNED)
+        with open(self.rates(), encoding='utf-8') as file:
+            probed = json.load(file)
+        # Of a device so slow that compute takes most of the predicted step.
+        believed = {**probed, **{name: probed[name] / 20 for name in ('gpu_tflops', 'gpu_fp32_tflops')},
+                    'gpu_memory_gb_s': probed['gpu_memory_gb_s'] / 20, 'probed': '2100-01-01T00:00:00Z',
+                    'gpu_launch_us': 20 * probed['gpu_launch_us'],
+                    'gpu_attention_tflops': [[head, forward / 20, backward / 20]
+                                             for head, forward, backward in probed['gpu_attention_tflops']]}
+        with open(self.rates(), 'w', encoding='utf-8') as file:
+            json.dump(believed, file)
+        trained = self.train(*PLANNED, steps=22)
+        self.assertRegex(trained.errors, r'plan_check .*compute took [\d.]+ x its predicted time \(gpu_tflops')
+        with open(self.rates(), encoding='utf-8') as file:
+            after = json.load(file)
+        kept = 'event=rates_kept' in trained.errors
+        self.assertNotEqual(kept, 'event=rates_not_kept' in trained.errors, trained)
+        self.assertEqual(kept, after['gpu_tflops'] > believed['gpu_tflops'])
+        self.assertEqual(kept, 'gpt2-nano' in str(after['notes']))
 
     def test_a_machine_file_that_does_not_serve(self):
         path = self.write('machine.json', {'device': 'cuda (another)', 'gpus': 1})

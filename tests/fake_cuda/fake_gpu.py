@@ -68,7 +68,11 @@ class Report:
 
 
 class FakeGpuTest(harness.ElixirTest):
-    """harness.ElixirTest, whose processes have the fake."""
+    """harness.ElixirTest, whose processes have the fake. Trainings do not measure it."""
+
+    def setUp(self):
+        super().setUp()
+        self.environment['ELIXIR_PROBE'] = '0'
 
     def fake(self, *command, ranks=None, exit_code=0, limit_s=120, machine=None, **settings):
         """Runs a program with FAKE_CUDA_<settings> (and FAKE_NCCL_<...> as they are), by elixir-run where `ranks` are given, with a

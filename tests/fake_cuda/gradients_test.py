@@ -111,7 +111,7 @@ class PlannedMemory(fake_gpu.FakeGpuTest):
                          '--batch', batch, '--seq', seq, '--dtype', dtype, '--gpu-state-share', share,
                          '--exchange', exchange, '--rcache-blocks', '4', kept, '--output', plan)
             finished = self.train('--model', model, '--batch', batch, '--seq', seq, '--dtype', dtype,
-                                  '--plan', plan, '--steps', '10',
+                                  '--plan', plan, '--steps', '20',
                                   ['--checkpoint-activations'] if checkpointed else [], ranks=ranks,
                                   DEVICES=ranks)
             ratios = re.findall(r'GPU memory measured .* predicted .* ratio ([\d.]+)', finished.errors)

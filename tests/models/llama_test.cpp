@@ -68,7 +68,7 @@ const Variant kVariants[] = {
     {"gemma2", tiny_llama(2),
      [](planner::TransformerConfig* config) {
        config->head_width = 16;
-       config->four_norms = config->gelu = config->tied = true;
+       config->four_norms = config->gemma = config->gelu = config->tied = true;
        config->final_softcap = 0.1;  // as large as logits at the start
        config->attention_softcap = 50;
        config->query_scalar = 24;
@@ -78,11 +78,45 @@ const Variant kVariants[] = {
     {"gemma3", tiny_llama(2),
      [](planner::TransformerConfig* config) {
        config->head_width = 16;
-       config->four_norms = config->gelu = config->tied = config->qk_norm = true;
+       config->four_norms = config->gemma = config->gelu = config->tied = config->qk_norm = true;
        config->window = 12;
        config->windowed = {true, false};
        config->window_rotary = planner::Rotary{.base = 50};
      }},
+    {"gemma", tiny_llama(1),
+     [](planner::TransformerConfig* config) {
+       config->head_width = 16;
+       config->gemma = config->gelu = config->tied = true;
+     }},
+    {"olmo2", tiny_llama(2),
+     [](planner::TransformerConfig* config) {
+       config->norms_behind = config->qk_norm = config->whole_qk_norm = true;
+     }},
+    {"smollm3", tiny_llama(2),
+     [](planner::TransformerConfig* config) {
+       config->rotated = {true, false};
+     }},
+    {"granite", tiny_llama(2),
+     [](planner::TransformerConfig* config) {
+       config->embedding_scale = 12;
+       config->attention_scale = 0.1;
+       config->residual_scale = 0.22;
+       config->logits_divisor = 8;
+     }},
+    {"gpt_neox", tiny_of(planner::Family::kNeoX, false),
+     [](planner::TransformerConfig* config) {
+       config->qkv_bias = true;
+       config->rotary.share = 0.25;
+     }},
+    {"gpt_neox, tied", tiny_of(planner::Family::kNeoX, true),
+     [](planner::TransformerConfig* config) { config->parallel = false; }},
+    {"phi", tiny_of(planner::Family::kPhi, false),
+     [](planner::TransformerConfig* config) {
+       config->qkv_bias = true;
+       config->rotary.share = 0.5;
+     }},
+    {"phi, tied", tiny_of(planner::Family::kPhi, true),
+     [](planner::TransformerConfig* config) { config->qkv_bias = true; }},
     {"phi3", tiny_llama(2),
      [](planner::TransformerConfig* config) { config->fused_projections = true; }},
     {"mixtral", tiny_llama(2),
@@ -242,11 +276,11 @@ TEST(Decoders, AreDrawnWithTheDeviationOfTheFile) {
 // Gemma's norms count from 1.
 TEST(Decoders, NormsBeginAsOnes) {
   planner::TransformerConfig config = tiny_llama(4);
-  for (const bool four : {false, true}) {
-    config.four_norms = four;
+  for (const bool gemma : {false, true}) {
+    config.gemma = gemma;
     for (const auto& parameter : built(config)->named_parameters()) {
       if (parameter.value().dim() != 1) continue;
-      EXPECT_TRUE((parameter.value() == (four ? 0 : 1)).all().item<bool>()) << parameter.key();
+      EXPECT_TRUE((parameter.value() == (gemma ? 0 : 1)).all().item<bool>()) << parameter.key();
     }
   }
 }

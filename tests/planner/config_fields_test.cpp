@@ -292,6 +292,72 @@ TEST(ConfigFields, GemmasScoresAndCaps) {
   EXPECT_EQ(none.query_scalar, 0) << "a head's width";
 }
 
+TEST(ConfigFields, GraniteMultipliesAndSmolLmTurnsSomeLayers) {
+  const json granite = changed_by(sizes_of("granite"), {{"embedding_multiplier", 12.0},
+                                                        {"attention_multiplier", 0.0078125},
+                                                        {"residual_multiplier", 0.22},
+                                                        {"logits_scaling", 8.0}});
+  const TransformerConfig read = meaning_of(granite);
+  EXPECT_EQ(read.embedding_scale, 12);
+  EXPECT_EQ(read.attention_scale, 0.0078125);
+  EXPECT_EQ(read.residual_scale, 0.22);
+  EXPECT_EQ(read.logits_divisor, 8);
+  expect_comes_back(granite);
+  const json smol = sizes_of("smollm3");
+  for (int64_t layer = 0; layer < 6; ++layer) {
+    EXPECT_EQ(meaning_of(smol).has_rotation(layer), layer != 3) << layer;
+  }
+  const json listed = changed_by(smol, {{"no_rope_layers", {0, 1, 0, 1, 0, 1}}});
+  EXPECT_FALSE(meaning_of(listed).has_rotation(0));
+  EXPECT_TRUE(meaning_of(listed).has_rotation(1));
+  expect_comes_back(listed);
+  expect_refused(
+      transformer_from_config_json(changed_by(smol, {{"no_rope_layers", {1}}}).dump()).status(),
+      Code::kBadInput, {"'no_rope_layers' has 1 layers"});
+  for (const json& odd : {json(false), json(2), json("1"), json(nullptr)}) {
+    json layers = {1, 1, 1, 1, 1, 1};
+    layers[2] = odd;
+    expect_refused(
+        transformer_from_config_json(changed_by(smol, {{"no_rope_layers", layers}}).dump())
+            .status(),
+        Code::kBadInput, {"it must be 0 or 1"});
+  }
+  const json windows = changed_by(smol, {{"use_sliding_window", true}, {"sliding_window", 8}});
+  EXPECT_TRUE(meaning_of(windows).has_window(3));
+  EXPECT_FALSE(meaning_of(windows).has_window(2));
+  expect_comes_back(windows);
+}
+
+TEST(ConfigFields, APartOfAHeadIsTurned) {
+  EXPECT_EQ(meaning_of(sizes_of("gpt_neox")).rotated_numel(), 4);  // a quarter of 16
+  EXPECT_EQ(meaning_of(sizes_of("phi")).rotated_numel(), 8);
+  const json phi = changed_by(sizes_of("phi"), {{"partial_rotary_factor", 0.25}});
+  EXPECT_EQ(meaning_of(phi).rotated_numel(), 4);
+  expect_comes_back(phi);
+  const json neox = changed_by(sizes_of("gpt_neox"), {{"rotary_pct", 1.0},
+                                                      {"rotary_emb_base", 500.0},
+                                                      {"use_parallel_residual", false},
+                                                      {"attention_bias", false}});
+  EXPECT_EQ(meaning_of(neox).rotated_numel(), 16);
+  EXPECT_EQ(meaning_of(neox).rotary.base, 500);
+  EXPECT_FALSE(meaning_of(neox).parallel);
+  expect_comes_back(neox);
+  for (const double share : {0.1, 1.5, 1e200}) {  // of one element, and of more than there are
+    const std::string text = changed_by(sizes_of("phi"), {{"partial_rotary_factor", share}}).dump();
+    EXPECT_FALSE(transformer_from_config_json(text).ok());
+    const auto sizes = sizes_of_refused_config(text);  // for messages
+    EXPECT_TRUE(!sizes || sizes->rotary.share <= 1) << share;
+  }
+  for (const char* type : {"phi", "gpt_neox"}) {
+    expect_comes_back(changed_by(sizes_of(type),
+                                 {{"rope_scaling", {{"rope_type", "dynamic"}, {"factor", 2.0}}}}));
+  }
+  // The others turn whole heads.
+  EXPECT_FALSE(transformer_from_config_json(
+                   changed_by(sizes_of("llama"), {{"partial_rotary_factor", 0.5}}).dump())
+                   .ok());
+}
+
 // ---- the start ----
 
 TEST(ConfigFields, WeightsAreDrawnAsTheFileSays) {
@@ -301,7 +367,8 @@ TEST(ConfigFields, WeightsAreDrawnAsTheFileSays) {
   EXPECT_EQ(meaning_of(changed_by(gpt2, {{"initializer_range", 0.1}})).init_deviation, 0.1);
   const json opt = changed_by(sizes_of("opt"), {{"ffn_dim", 80}});
   EXPECT_EQ(meaning_of(changed_by(opt, {{"init_std", 0.3}})).init_deviation, 0.3);
-  for (const char* type : {"llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3_text", "phi3"}) {
+  for (const char* type : {"llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text",
+                           "phi3", "olmo2", "smollm3", "granite", "gpt_neox", "phi"}) {
     const json file = changed_by(sizes_of(type), {{"initializer_range", 0.05}});
     EXPECT_EQ(meaning_of(file).init_deviation, 0.05) << type;
     expect_comes_back(file);
@@ -338,7 +405,7 @@ TEST(ConfigFields, ThePaddingTokenIsTransformers) {
 TEST(ConfigFields, WhatIsLeftOutIsTransformersDefault) {
   std::ifstream table(TRANSFORMERS_DEFAULTS);
   const json all = json::parse(table);
-  EXPECT_EQ(all.size(), 10u);
+  EXPECT_EQ(all.size(), 16u);
   for (const json& one : all) {
     const json file = one["file"];
     TransformerConfig config = meaning_of(file);
@@ -363,7 +430,8 @@ TEST(ConfigFields, ANameOfAFileIsPrintable) {
 // ---- what is left ----
 
 TEST(UnusedFields, EachFieldIsUsedRefusedOrNamed) {
-  for (const char* type : {"llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3_text", "phi3"}) {
+  for (const char* type : {"llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text",
+                           "phi3", "olmo2", "smollm3"}) {
     SCOPED_TRACE(type);
     EXPECT_THAT(unused_config_fields(sizes_of(type).dump()), ElementsAre());
     const json file = changed_by(sizes_of(type), {{"embedding_multiplier", 12.0},

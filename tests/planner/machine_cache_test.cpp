@@ -51,6 +51,19 @@ TEST_F(MachineCacheTest, LiesWhereTheEnvironmentSays) {
   EXPECT_EQ(*machine_cache_path(), "/cache/elixir/" + name);
 }
 
+TEST_F(MachineCacheTest, RatesOfHardwareLieBesideTheHostsUnderItsName) {
+  EXPECT_EQ(hardware_cache_path("a").status().code(), Code::kInvalidArgument);
+  ::setenv("XDG_CACHE_HOME", "/cache", 1);
+  EXPECT_EQ(*hardware_cache_path("NVIDIA H100 80GB HBM3 79.11 GiB, 16 x AMD EPYC (tm), 2 nodes"),
+            "/cache/elixir/rates-NVIDIA-H100-80GB-HBM3-79-11-GiB-16-x-AMD-EPYC-tm-2-nodes.json");
+  EXPECT_NE(*hardware_cache_path("A100 40 GiB"), *hardware_cache_path("A100 80 GiB"));
+  EXPECT_LE(hardware_cache_path(std::string(5000, 'x'))->size(), 255u);
+  EXPECT_FALSE(machine_file_is_named());
+  ::setenv("ELIXIR_MACHINE_FILE", "/some/file.json", 1);
+  EXPECT_TRUE(machine_file_is_named());
+  EXPECT_EQ(*hardware_cache_path("a"), "/cache/elixir/rates-a.json");
+}
+
 TEST_F(MachineCacheTest, ReadsBackWhatItStored) {
   const std::string path = folder_.path("new/folder/machine.json");
   must(store_machine(path, some_probe()));
@@ -62,6 +75,7 @@ TEST_F(MachineCacheTest, ReadsBackWhatItStored) {
   EXPECT_EQ(probed.device, "cuda (Fake 9000)");
   EXPECT_EQ(probed.machine.cpu_update_gparam_s_by_trainers, (std::vector<double>{3, 2.5}));
   EXPECT_EQ(probed.notes, some_probe().notes);
+  EXPECT_EQ(probed.hardware, some_probe().hardware);
   // It is a machine file, too.
   EXPECT_TRUE(machine_from_json(to_json(probed)).ok());
 }

@@ -469,6 +469,45 @@ TEST(MachineOverrides, NumaNodesAddUp) {
   EXPECT_THAT(refusal(file), HasSubstr("numa_nodes is 0"));
 }
 
+TEST(SlowestOf, TakesTheLeastOfEachRateAndSize) {
+  Machine a = some_machine(), b = some_machine();
+  a.by_gpus = {{.gpus = 1, .h2d_gb_s = 1}};
+  a.h2d_gb_s = 10, b.h2d_gb_s = 20;
+  a.d2h_gb_s = 30, b.d2h_gb_s = 20;
+  a.joint_gb_s = 0, b.joint_gb_s = 25;  // 0: no limit
+  a.internode_gb_s = 12, b.internode_gb_s = 0;
+  a.gpu_launch_us = 4, b.gpu_launch_us = 6;
+  a.gpu_memory_bytes /= 2;
+  b.host_memory_bytes /= 2;
+  a.gpu_attention_tflops = {{64, 100, 90}, {128, 200, 150}};
+  b.gpu_attention_tflops = {{64, 110, 80}, {128, 190, 160}};
+  const Machine slowest = must(slowest_of(a, b));
+  EXPECT_EQ(slowest.h2d_gb_s, 10);
+  EXPECT_EQ(slowest.d2h_gb_s, 20);
+  EXPECT_EQ(slowest.joint_gb_s, 25);
+  EXPECT_EQ(slowest.internode_gb_s, 12);
+  EXPECT_EQ(slowest.gpu_launch_us, 6);
+  EXPECT_EQ(slowest.gpu_memory_bytes, a.gpu_memory_bytes);
+  EXPECT_EQ(slowest.host_memory_bytes, b.host_memory_bytes);
+  EXPECT_EQ(slowest.gpu_attention_tflops[0].forward_tflops, 100);
+  EXPECT_EQ(slowest.gpu_attention_tflops[1].backward_tflops, 150);
+  EXPECT_TRUE(slowest.by_gpus.empty());
+  EXPECT_TRUE(check_machine(slowest).ok());
+  // The order of nodes does not count, but for the name.
+  Machine other = must(slowest_of(b, a));
+  other.name = slowest.name;
+  EXPECT_EQ(to_json(other), to_json(slowest));
+  b.gpu_attention_tflops.pop_back();
+  EXPECT_TRUE(must(slowest_of(a, b)).gpu_attention_tflops.empty());
+}
+
+TEST(SlowestOf, NodesOfUnlikeNumbersOfGpusAreRefused) {
+  Machine a = some_machine(), b = some_machine();
+  b.gpus /= 2;
+  b.name = "small-node";
+  expect_refused(slowest_of(a, b).status(), Code::kInvalidArgument, {"small-node has 2: "});
+}
+
 TEST(DeviceGbS, IsTheUpdatesWhereItIsNotKnown) {
   Machine machine = some_machine();  // four GPUs
   EXPECT_DOUBLE_EQ(device_gb_s(machine), 26 * 75.5 / 4);

@@ -47,8 +47,10 @@ inline ProbedMachine some_probe() {
   machine.cpu_update_gparam_s_by_trainers = {3, 2.5};
   machine.name = "node-1";
   machine.probed = "2031-02-03T04:05:06Z";
-  return {
-      .machine = machine, .device = "cuda (Fake 9000)", .notes = {"collectives were not measured"}};
+  return {.machine = machine,
+          .device = "cuda (Fake 9000)",
+          .notes = {"collectives were not measured"},
+          .hardware = "Fake 9000 40.00 GiB, 16 x Some Processor, 2 NUMA nodes"};
 }
 
 }  // namespace elixir::planner::testing

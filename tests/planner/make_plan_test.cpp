@@ -404,10 +404,10 @@ TEST(MakePlan, AsFewSpareSlotsAsGainWhatMostDo) {
   request.layout.chunk_numel = plan.chunk_numel;
   const Plan most = plan_of(profile, slow_updates(), request);
   EXPECT_EQ(most.chosen.spare_slots, plan.n_chunks);
-  EXPECT_LE(plan.predicted.step_s, (1 + kEarlyGain) * most.predicted.step_s);
+  EXPECT_LE(plan.predicted.step_s, (1 + kFewerSlotsLoss) * most.predicted.step_s);
   request.layout.spare_slots = plan.chosen.spare_slots - 1;
   EXPECT_GT(plan_of(profile, slow_updates(), request).predicted.step_s,
-            (1 + kEarlyGain) * most.predicted.step_s);
+            (1 + kFewerSlotsLoss) * most.predicted.step_s);
 }
 
 // Each takes a chunk's parameters, what completes masters, and moments: of every rank of a node.

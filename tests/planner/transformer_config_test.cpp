@@ -178,6 +178,12 @@ TEST(TransformerFromJson, PublishedConfigs) {
        R"(, "head_dim": 256, "final_logit_softcapping": 30.0)", 9'241'705'984},
       {"gemma3_text", 262144, 1152, 6912, 26, 4, 1, R"(, "head_dim": 256)", 999'885'952},
       {"phi3", 32064, 3072, 8192, 32, 32, 32, "", 3'821'079'552},  // mini
+      {"gemma", 256000, 2048, 16384, 18, 8, 1, R"(, "head_dim": 256)", 2'506'172'416},
+      {"olmo2", 100352, 4096, 11008, 32, 32, 32, untied, 7'298'617'344},
+      {"smollm3", 128256, 2048, 11008, 36, 16, 4, "", 3'075'098'624},
+      {"granite", 49155, 4096, 12800, 40, 32, 8, R"(, "tie_word_embeddings": true)", 8'170'848'256},
+      {"gpt_neox", 50432, 4096, 16384, 32, 32, 32, "", 6'857'302'016},  // Pythia 6.9 B
+      {"phi", 51200, 2560, 10240, 32, 32, 32, R"(, "partial_rotary_factor": 0.4)", 2'779'683'840},
   };
   for (const Published& file : kFiles) {
     const std::string text = fmt::format(

@@ -21,6 +21,8 @@ os.environ['OMP_NUM_THREADS'] = '1'
 if 'RANK' not in os.environ:  # a test, not a rank that it has started
     for name in [name for name in os.environ if name.startswith(('ELIXIR_RUNTIME', 'ELIXIR_JOB', 'TORCHELASTIC_'))]:
         del os.environ[name]
+    CACHE = tempfile.TemporaryDirectory(prefix='elixir-cache-')  # what trainings keep of this machine
+    os.environ['XDG_CACHE_HOME'] = CACHE.name
 sys.path.insert(0, os.path.join(BUILD, 'python'))
 
 import torch  # noqa: E402
