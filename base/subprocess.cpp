@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <linux/close_range.h>
 #include <poll.h>
 #include <signal.h>
@@ -157,8 +158,9 @@ std::string program_folder() {
 std::string installed_program(const std::string& name) {
   const std::string beside = program_folder(), of_library = library_folder();
   for (const std::string& path :
-       {beside + "/" + name, beside + "/../bin/" + name, of_library + "/../../bin/" + name,
-        of_library + "/../bin/" + name}) {
+       {fmt::format("{}/{}", beside, name), fmt::format("{}/../bin/{}", beside, name),
+        fmt::format("{}/../../bin/{}", of_library, name),
+        fmt::format("{}/../bin/{}", of_library, name)}) {
     if (::access(path.c_str(), X_OK) == 0) return path;
   }
   return "";
