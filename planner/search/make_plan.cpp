@@ -59,11 +59,8 @@ class Planner {
     }
     ELIXIR_RETURN_IF_ERROR(settle_swing(&chosen));
     ELIXIR_RETURN_IF_ERROR(chosen->search.settle_spare_slots());
-    slots_gain_ = chosen->search.slots_gain();
     return chosen->search.finish();
   }
-  // Of the plan that run() has found: Search::slots_gain().
-  double slots_gain() const { return slots_gain_; }
 
   Result<LeastCandidate> least() {
     ELIXIR_RETURN_IF_ERROR(find_lengths());
@@ -231,17 +228,15 @@ class Planner {
   std::vector<ChunkLength> all_lengths_, lengths_;  // ascending; those that fit
   std::vector<ChunkLength> all_shorter_, shorter_;  // of shorter_lengths(), likewise
   std::vector<std::unique_ptr<AtLength>> looked_at_;
-  double slots_gain_ = 0;
 };
 
-// Spare slots are taken if they gain kEarlyGain over the best without. That one is not looked for
-// where they gain so much over the same candidate that it cannot be near.
+// Spare slots are taken if they gain kEarlyGain over the best without. That one may have another
+// length and placement.
 Result<PlannedStep> early_if_worth(const SearchInput& input, const PlanRequest& request,
-                                   double slots_gain, PlannedStep early) {
-  constexpr double kSurely = 2 * kEarlyGain;
+                                   PlannedStep early) {
   const bool chooses = request.policy == Policy::kElixir && !request.update &&
                        !request.layout.spare_slots && early.plan.chosen.spare_slots > 0;
-  if (!chooses || slots_gain >= kSurely) return early;
+  if (!chooses) return early;
   PlanRequest deferred = request;
   deferred.update = UpdateMode::kDeferred;
   Result<PlannedStep> without = Planner(input, deferred).run();
@@ -262,7 +257,7 @@ Result<PlannedStep> make_plan(const ModelProfile& asked, const Machine& as_measu
   Planner planner(*input, request);
   Result<PlannedStep> planned = planner.run();
   if (planned.ok()) {
-    planned = early_if_worth(*input, request, planner.slots_gain(), std::move(*planned));
+    planned = early_if_worth(*input, request, std::move(*planned));
   }
   if (planned.ok()) planned->plan.assumed_fp32 = input->assumed_fp32;
   return planned;

@@ -41,8 +41,6 @@ class Search {
   // Reduces the best's spare slots to the fewest that gain enough (kFewerSlotsLoss). With none, its
   // updates are deferred unless early ones are asked for. REQUIRES: look() was called.
   Status settle_spare_slots();
-  // The share of a step that the slots gain at most, beside the same candidate with the fewest.
-  double slots_gain() const { return slots_gain_; }
 
   // Simulates plans with swing chunks. It begins with the closed form's stride and with 1, for each
   // exchange. The chunks on the GPU are as many as the best has, or as few as possible.
@@ -118,7 +116,6 @@ class Search {
   Found best_;
   std::array<std::optional<Found>, 2> best_swings_;  // by exchange
   SwingFound swing_;
-  double slots_gain_ = 0;
 };
 
 }  // namespace elixir::planner

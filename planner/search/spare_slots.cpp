@@ -47,14 +47,12 @@ Status Search::settle_spare_slots() {
     failure = times.status();
     return best_;
   };
-  const Found without = with_slots(least);
-  Found shortest = without;
+  Found shortest = with_slots(least);
   for (uint64_t i = 0; i <= kSpareSlotsGrid; ++i) {
     const Found one =
         with_slots(static_cast<uint32_t>(least + i * (most - least) / kSpareSlotsGrid));
     if (one.times.step_s < shortest.times.step_s) shortest = one;
   }
-  slots_gain_ = 1 - shortest.times.step_s / without.times.step_s;
   const double most_s = (1 + kFewerSlotsLoss) * shortest.times.step_s;
   const auto enough = [&](uint32_t slots) { return with_slots(slots).times.step_s <= most_s; };
   best_ = with_slots(first_that(least, shortest.candidate.spare_slots, enough));
