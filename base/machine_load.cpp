@@ -19,17 +19,13 @@ namespace {
 
 double ticks_per_s() { return static_cast<double>(::sysconf(_SC_CLK_TCK)); }
 
-// What a process and its ended threads have used.
+// The processor time of a process, with that of its ended threads.
 double used_seconds(pid_t process) {
-  constexpr int kUserTime = 11, kSystemTime = 12;  // after the state, the first of the fields
+  constexpr int kUserTime = 11, kSystemTime = 12;  // of ProcessStat::field()
   const std::optional<ProcessStat> stat = process_stat(process);
-  std::istringstream fields(stat ? stat->fields : "");
-  double ticks = 0;
-  std::string field;
-  for (int i = 0; i <= kSystemTime && fields >> field; ++i) {
-    if (i >= kUserTime) ticks += std::strtod(field.c_str(), nullptr);
-  }
-  return ticks / ticks_per_s();
+  if (!stat) return 0;
+  const auto ticks = [&](int number) { return std::strtod(stat->field(number).c_str(), nullptr); };
+  return (ticks(kUserTime) + ticks(kSystemTime)) / ticks_per_s();
 }
 
 }  // namespace

@@ -2,9 +2,20 @@
 
 #include <fmt/format.h>
 
+#include <sstream>
+
 #include "base/text_file.h"
 
 namespace elixir {
+
+std::string ProcessStat::field(int number) const {
+  std::istringstream words(fields);
+  std::string word;
+  for (int i = 0; i <= number; ++i) {
+    if (!(words >> word)) return "";
+  }
+  return word;
+}
 
 std::optional<ProcessStat> process_stat(pid_t pid) {
   const Result<std::string> text = read_text_file(fmt::format("/proc/{}/stat", pid));

@@ -12,6 +12,8 @@ struct ProcessStat {
   std::string name;    // the program's name, its first 15 bytes
   std::string fields;  // begins with the state: 'T' is stopped, 'Z' and 'X' have ended
   char state() const { return fields.front(); }
+  // A field by its number, counted from the state, which is 0; "" if there is none.
+  std::string field(int number) const;
 };
 
 // Empty if there is no such process, or the system does not tell.

@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cctype>
 #include <cerrno>
 #include <cstdio>
@@ -10,6 +11,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <system_error>
+#include <utility>
 
 #include "base/processors.h"
 #include "base/text_file.h"
@@ -74,6 +76,23 @@ Result<std::string> cache_folder() {
                  "XDG_CACHE_HOME to one");
   }
   return home + "/.cache/elixir";
+}
+
+void keep_newest(std::string_view prefix, size_t most, const std::string& kept) {
+  const Result<std::string> folder = cache_folder();
+  if (!folder.ok()) return;
+  std::vector<std::pair<fs::file_time_type, fs::path>> files;
+  std::error_code failure;
+  for (fs::directory_iterator entry(*folder, failure), end; !failure && entry != end;
+       entry.increment(failure)) {
+    const fs::path& path = entry->path();
+    if (!path.filename().string().starts_with(prefix) || path == kept) continue;
+    std::error_code gone;
+    const fs::file_time_type written = entry->last_write_time(gone);
+    if (!gone) files.emplace_back(written, path);
+  }
+  std::sort(files.begin(), files.end());
+  for (size_t i = 0; i + most <= files.size(); ++i) fs::remove(files[i].second, failure);
 }
 
 bool machine_file_is_named() {

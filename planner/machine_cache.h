@@ -27,6 +27,10 @@ Result<ProbedMachine> probed_from_json(std::string_view text);  // errors as mac
 // XDG_CACHE_HOME or in ~/.cache. Returns kInvalidArgument if neither is known.
 Result<std::string> cache_folder();
 
+// Removes the oldest files of cache_folder() whose names begin with `prefix`, so that with `kept`
+// there are at most `most`. Failures leave files where they are.
+void keep_newest(std::string_view prefix, size_t most, const std::string& kept);
+
 // The path of this host's machine file: the file that ELIXIR_MACHINE_FILE names, else
 // elixir/machine-HOSTNAME.json in XDG_CACHE_HOME or in ~/.cache. Returns kInvalidArgument if none
 // of these is known.

@@ -6,14 +6,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <ctime>
 #include <filesystem>
 #include <functional>
 #include <optional>
-#include <sstream>
 #include <string_view>
 #include <system_error>
 #include <utility>
@@ -166,10 +164,9 @@ class Answer {
  public:
   explicit Answer(const FirstProbe& first) {
     const Result<std::string> folder = planner::cache_folder();
-    folder_ = folder.ok() ? *folder : "";
     const size_t key =
         std::hash<std::string>{}(fmt::format("{}@{} {}", first.job, host_name(), starter()));
-    path_ = fmt::format("{}/{}{:016x}.json", folder_, kPrefix, key);
+    path_ = fmt::format("{}/{}{:016x}.json", folder.ok() ? *folder : "", kPrefix, key);
   }
 
   // Empty if this rank is the first.
@@ -189,7 +186,7 @@ class Answer {
   Status store(const Result<KnownMachine>& known) const {
     ProbedMachine probed = known.ok() ? known->probed : ProbedMachine();
     if (known.ok() && !known->correctable) probed.hardware.clear();
-    remove_old();
+    planner::keep_newest(kPrefix, kMostAnswers, path_);
     const Status written =
         write_text_file(path_, known.ok() ? planner::to_json(probed) : known.status().message());
     if (written.ok()) return written;
@@ -202,32 +199,13 @@ class Answer {
 
   // A job's name may be the same at its next start. Its starter, the ranks' parent, is another one.
   static std::string starter() {
-    constexpr int kStartTime = 19;  // of ProcessStat::fields
+    constexpr int kStartTime = 19;
     const pid_t parent = ::getppid();
     const std::optional<ProcessStat> stat = process_stat(parent);
-    std::istringstream fields(stat ? stat->fields : "");
-    std::string field;
-    for (int i = 0; i <= kStartTime; ++i) fields >> field;
-    return fmt::format("{} {}", parent, field);
+    return fmt::format("{} {}", parent, stat ? stat->field(kStartTime) : "");
   }
 
-  void remove_old() const {
-    std::vector<std::pair<fs::file_time_type, fs::path>> answers;
-    std::error_code failure;
-    for (fs::directory_iterator entry(folder_, failure), end; !failure && entry != end;
-         entry.increment(failure)) {
-      if (!entry->path().filename().string().starts_with(kPrefix)) continue;
-      std::error_code gone;
-      const fs::file_time_type written = entry->last_write_time(gone);
-      if (!gone) answers.emplace_back(written, entry->path());
-    }
-    std::sort(answers.begin(), answers.end());
-    for (size_t i = 0; i + kMostAnswers <= answers.size(); ++i) {
-      fs::remove(answers[i].second, failure);
-    }
-  }
-
-  std::string folder_, path_;
+  std::string path_;
 };
 
 Result<ProbedMachine> measure(const FirstProbe& first) {

@@ -138,12 +138,16 @@ int64_t stored_context(const TransformerConfig& config) {
   return dynamic ? config.rotary.original_context : config.context;
 }
 
-void add_parallel(const TransformerConfig& config, Json& json) {
+void add_sizes(const TransformerConfig& config, Json& json) {
   json["max_position_embeddings"] = stored_context(config);
   json["hidden_size"] = config.width;
   json["intermediate_size"] = config.mlp_width;
   json["num_hidden_layers"] = config.layers;
   json["num_attention_heads"] = config.heads;
+}
+
+void add_parallel(const TransformerConfig& config, Json& json) {
+  add_sizes(config, json);
   json["layer_norm_eps"] = config.norm_eps;
   json["hidden_act"] = config.exact_gelu ? "gelu" : "gelu_new";
   if (config.family == Family::kPhi) {
@@ -156,11 +160,7 @@ void add_parallel(const TransformerConfig& config, Json& json) {
 }
 
 void add_llama(const TransformerConfig& config, Json& json) {
-  json["max_position_embeddings"] = stored_context(config);
-  json["hidden_size"] = config.width;
-  json["intermediate_size"] = config.mlp_width;
-  json["num_hidden_layers"] = config.layers;
-  json["num_attention_heads"] = config.heads;
+  add_sizes(config, json);
   json["num_key_value_heads"] = config.kv_heads;
   if (config.head_width != 0) json["head_dim"] = config.head_width;
   json["rms_norm_eps"] = config.norm_eps;

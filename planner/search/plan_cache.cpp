@@ -9,8 +9,6 @@
 #include <filesystem>
 #include <string_view>
 #include <system_error>
-#include <utility>
-#include <vector>
 
 #include "base/check.h"
 #include "base/text_file.h"
@@ -60,22 +58,6 @@ std::string path_of(const std::string& folder, const std::string& key) {
   return fmt::format("{}/{}{}", folder, kPrefix, key);
 }
 
-void remove_oldest(const std::string& folder, const fs::path& kept) {
-  std::vector<std::pair<fs::file_time_type, fs::path>> plans;
-  std::error_code failure;
-  for (fs::directory_iterator entry(folder, failure), end; !failure && entry != end;
-       entry.increment(failure)) {
-    const fs::path& path = entry->path();
-    if (!path.filename().string().starts_with(kPrefix) || path == kept) continue;
-    std::error_code gone;
-    const fs::file_time_type written = entry->last_write_time(gone);
-    if (!gone) plans.emplace_back(written, path);
-  }
-  std::sort(plans.begin(), plans.end());
-  for (size_t i = 0; i + kMostCachedPlans <= plans.size(); ++i)
-    fs::remove(plans[i].second, failure);
-}
-
 }  // namespace
 
 std::string plan_key(const ModelProfile& profile, const Machine& machine,
@@ -114,7 +96,7 @@ void store_cached_plan(const std::string& key, const Plan& plan) {
   } else {
     fs::remove(temporary, failure);
   }
-  remove_oldest(*folder, path);
+  keep_newest(kPrefix, kMostCachedPlans, path);
 }
 
 }  // namespace elixir::planner
