@@ -18,8 +18,9 @@ namespace {
 constexpr size_t kRefinedLengths = 5;
 // Around the fastest so far of each kind, so many shorter and longer ones are simulated, too.
 constexpr std::ptrdiff_t kNeighbours = 3;
-// Steps as near as this are alike: then the length with the least padding is taken.
-constexpr double kAlike = 1e-3;
+// Steps as near as this are alike, far nearer than predictions hold. Of them, the length with the
+// least padding is taken: padding takes memory of the GPU and the host.
+constexpr double kAlike = kFewerSlotsLoss;
 
 // What a strategy by name leaves to choose: nothing.
 PlanRequest with_strategy(PlanRequest request, const Packing& packing) {
