@@ -367,7 +367,7 @@ FIGURES = {
     'rooms_in_cycles': ('rooms in a circle of includes', '<= 0', rooms_in_cycles, True),
     'layer_exceptions': ('exceptions in docs/design/layers.md', '<= 0', layer_exceptions, True),
     'public_closure': ("headers behind the public one", '<= 14', public_closure, True),
-    'sanitized_client_percent': ('of client/, what sanitizers see', '>= 45', sanitized_share, False),
+    'sanitized_client_percent': ('of client/, what sanitizers see', '>= 44', sanitized_share, False),
     'checks_a_kloc': ('checks in 1000 lines of control code', '>= 4.3', checks_a_kloc, False),
     'untested_exchange_sources': ('sources of the exchange path without a test of their name', '<= 0',
                                   untested_exchange_sources, True),

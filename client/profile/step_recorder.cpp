@@ -76,7 +76,23 @@ void StepRecorder::run(const c10::OperatorHandle& op, c10::DispatchKeySet below,
 void StepRecorder::note_work(const planner::OperatorWork& work) {
   const bool before =
       step_.work.empty() || (backward_ && step_.backward_begin == step_.work.size());
-  (before ? before_first_ : step_.work.back()).add(work);
+  const size_t step = before ? step_.work.size() : step_.work.size() - 1;
+  if (second_run_) {
+    second_run_->push_back({step, work});
+  } else {
+    add_work(step, work);
+  }
+}
+
+void StepRecorder::add_work(size_t step, const planner::OperatorWork& work) {
+  (step < step_.work.size() ? step_.work[step] : before_first_).add(work);
+}
+
+void StepRecorder::second_run_ends(uint32_t left_out) noexcept {
+  if (!second_run_) return;  // a function that runs backward inside of it
+  const size_t run = second_run_->size() - std::min<size_t>(left_out, second_run_->size());
+  for (size_t i = 0; i < run; ++i) add_work((*second_run_)[i].step, (*second_run_)[i].work);
+  second_run_.reset();
 }
 
 void StepRecorder::acquire(std::span<const uint32_t> parameters, const char* /*operator_name*/) {

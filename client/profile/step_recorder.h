@@ -3,6 +3,7 @@
 #include <torch/nn/module.h>
 
 #include <memory>
+#include <optional>
 #include <unordered_set>
 #include <vector>
 
@@ -50,6 +51,9 @@ class StepRecorder final : public OperatorObserver, public ChunkSource, public R
   void release(std::span<const uint32_t> /*parameters*/) noexcept override {}
   void region_begins() override { region_first_ = step_.steps.size(); }
   void region_ends() noexcept override;
+  void left_out() override { begin_operator(); }
+  void second_run_begins() override { second_run_.emplace(); }
+  void second_run_ends(uint32_t left_out) noexcept override;
 
  private:
   void begin_operator();
@@ -58,6 +62,13 @@ class StepRecorder final : public OperatorObserver, public ChunkSource, public R
   void note_uses(const std::vector<uint32_t>& parameters);
   void note_memory();
   void note_work(const planner::OperatorWork& work);
+  void add_work(size_t step, const planner::OperatorWork& work);
+
+  // Work that belongs to step `step`, which may not be there yet.
+  struct WorkOfStep {
+    size_t step = 0;
+    planner::OperatorWork work;
+  };
 
   const at::Device device_;
   MemoryCount* const memory_;
@@ -65,6 +76,8 @@ class StepRecorder final : public OperatorObserver, public ChunkSource, public R
   int depth_ = 0;
   bool backward_ = false;
   size_t region_first_ = 0;
+  // By operator, while a region's second run lasts.
+  std::optional<std::vector<WorkOfStep>> second_run_;
   planner::OperatorWork before_first_;  // by operators before forward's or backward's first step
   std::vector<uint32_t> reads_;         // by the operator that is about to run
   std::vector<int64_t> last_use_;       // by parameter, in forward; -1: none yet

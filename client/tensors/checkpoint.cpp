@@ -1,20 +1,22 @@
 #include "client/tensors/checkpoint.h"
 
-#include <ATen/Context.h>
-#include <ATen/autocast_mode.h>
-#include <ATen/core/Generator.h>
+#include <ATen/record_function.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/engine.h>
 
-#include <array>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <utility>
 
+#include "base/check.h"
 #include "base/throw_error.h"
 #include "client/tensors/parameter_reads.h"
 #include "client/tensors/region_observer.h"
+#include "client/tensors/region_plan.h"
+#include "client/tensors/region_state.h"
+#include "client/tensors/second_run.h"
 
 namespace elixir {
 namespace {
@@ -24,6 +26,9 @@ using torch::autograd::variable_list;
 
 thread_local RegionObserver* region_observer = nullptr;
 thread_local int region_depth = 0;
+thread_local Keep keep_of_regions_inside = Keep::kNothing;
+// While this thread has an observer.
+thread_local std::unique_ptr<KnownRegions> profiled_regions;
 
 class ObservedRegion {
  public:
@@ -37,101 +42,59 @@ class ObservedRegion {
   ObservedRegion& operator=(const ObservedRegion&) = delete;
 };
 
-// The states of torch's default generators: of the CPU and of one other device.
-class RandomState {
+class ObservedSecondRun {
  public:
-  explicit RandomState(c10::Device device) : device_(device) {
-    cpu_ = state_of(at::kCPU);
-    if (!device_.is_cpu() && !device_.is_meta()) own_ = state_of(device_);
+  ObservedSecondRun() {
+    if (region_observer != nullptr) region_observer->second_run_begins();
   }
-  void restore() const {
-    set_state(at::kCPU, cpu_);
-    if (own_.defined()) set_state(device_, own_);
+  ~ObservedSecondRun() {
+    if (region_observer != nullptr) region_observer->second_run_ends(left_out);
   }
+  ObservedSecondRun(const ObservedSecondRun&) = delete;
+  ObservedSecondRun& operator=(const ObservedSecondRun&) = delete;
 
- private:
-  static at::Tensor state_of(c10::Device device) {
-    at::Generator generator = at::globalContext().defaultGenerator(device);
-    const std::lock_guard lock(generator.mutex());
-    return generator.get_state();
-  }
-  static void set_state(c10::Device device, const at::Tensor& state) {
-    at::Generator generator = at::globalContext().defaultGenerator(device);
-    const std::lock_guard lock(generator.mutex());
-    generator.set_state(state);
-  }
-
-  c10::Device device_;
-  at::Tensor cpu_, own_;
-};
-
-// Sets the random state, and puts that of before back.
-class RestoredRandom {
- public:
-  RestoredRandom(const RandomState& then, c10::Device device) : now_(device) { then.restore(); }
-  ~RestoredRandom() { now_.restore(); }
-  RestoredRandom(const RestoredRandom&) = delete;
-  RestoredRandom& operator=(const RestoredRandom&) = delete;
-
- private:
-  const RandomState now_;
-};
-
-// Autocast's switches of this thread, for the CPU and one other device.
-class AutocastState {
- public:
-  explicit AutocastState(c10::Device device)
-      : types_{at::kCPU, device.is_meta() ? at::kCPU : device.type()},
-        cache_(at::autocast::is_autocast_cache_enabled()) {
-    for (size_t i = 0; i < types_.size(); ++i) {
-      enabled_[i] = at::autocast::is_autocast_enabled(types_[i]);
-      dtype_[i] = at::autocast::get_autocast_dtype(types_[i]);
-    }
-  }
-  void restore() const {
-    for (size_t i = 0; i < types_.size(); ++i) {
-      at::autocast::set_autocast_enabled(types_[i], enabled_[i]);
-      at::autocast::set_autocast_dtype(types_[i], dtype_[i]);
-    }
-    at::autocast::set_autocast_cache_enabled(cache_);
-  }
-  bool enabled() const { return enabled_[0] || enabled_[1]; }
-
- private:
-  std::array<at::DeviceType, 2> types_;
-  std::array<bool, 2> enabled_{};
-  std::array<at::ScalarType, 2> dtype_{};
-  bool cache_;
-};
-
-// Runs as the region first did; afterwards this thread's autocast is as it was before. Without the
-// cache of cast weights: its copies have a graph, which belongs to forward or to the second run.
-class RestoredAutocast {
- public:
-  RestoredAutocast(const AutocastState& then, c10::Device device) : now_(device) {
-    then.restore();
-    if (then.enabled()) at::autocast::set_autocast_cache_enabled(false);
-  }
-  ~RestoredAutocast() { now_.restore(); }
-  RestoredAutocast(const RestoredAutocast&) = delete;
-  RestoredAutocast& operator=(const RestoredAutocast&) = delete;
-
- private:
-  const AutocastState now_;
+  uint32_t left_out = 0;
 };
 
 c10::Device device_of(const std::vector<at::Tensor>& inputs) {
   return inputs.empty() ? c10::Device(at::kCPU) : inputs[0].device();
 }
 
+KnownRegions* known_regions() {
+  return profiled_regions ? profiled_regions.get() : &KnownRegions::of_process();
+}
+
+bool observes_second_runs() { return stops_early() && keeps_interception(); }
+
+// The graph of a region's only run.
+struct KeptGraph {
+  std::vector<at::Tensor> inputs;  // where it ends
+  std::vector<std::optional<torch::autograd::Edge>> outputs = {};
+  ParameterReads written = {};  // of the outputs: the program may write them
+};
+
 // What must be known to run the function again.
 struct Region : torch::CustomClassHolder {
-  Region(TensorsFunction body, const std::vector<at::Tensor>& inputs)
-      : function(std::move(body)), random(device_of(inputs)), autocast(device_of(inputs)) {}
+  Region(TensorsFunction body, size_t function_type, const std::vector<at::Tensor>& inputs)
+      : function(std::move(body)),
+        random(device_of(inputs)),
+        autocast(device_of(inputs)),
+        kind(kind_of_region(function_type, region_depth, inputs)) {
+    if (region_depth == 0) number.emplace();
+    keep = number ? region_plan().keep(number->value()) : keep_of_regions_inside;
+    if (keep == Keep::kProducts && observes_second_runs()) {
+      products = StoredProducts(known_regions()->find(kind)->products_to_store());
+    }
+  }
 
   const TensorsFunction function;
+  std::optional<RegionNumber> number;  // in its pass; empty: a region is around it
   const RandomState random;
   const AutocastState autocast;
+  const uint64_t kind;
+  Keep keep = Keep::kNothing;
+  StoredProducts products{0};      // of the first run
+  std::optional<KeptGraph> graph;  // of a region that keeps everything, until it was walked
   std::vector<std::vector<int64_t>> shapes;  // of the outputs
   ParameterReads reads;                      // of the first run
 };
@@ -142,18 +105,83 @@ std::vector<std::vector<int64_t>> shapes_of(const std::vector<at::Tensor>& tenso
   return shapes;
 }
 
-// The outputs again, with a graph that ends at `inputs`.
-std::vector<at::Tensor> recompute(const Region& region, const std::vector<at::Tensor>& inputs) {
-  const RestoredRandom random(region.random, device_of(inputs));
-  const RestoredAutocast autocast(region.autocast, device_of(inputs));
-  const at::AutoGradMode grad_mode(true);
-  std::vector<at::Tensor> outputs = region.function(inputs);
-  if (shapes_of(outputs) == region.shapes) return outputs;
+std::vector<at::Tensor> detached(const std::vector<at::Tensor>& tensors) {
+  std::vector<at::Tensor> result;
+  for (const at::Tensor& tensor : tensors) {
+    result.push_back(tensor.detach().requires_grad_(tensor.requires_grad()));
+  }
+  return result;
+}
+
+// A graph of the function: where backward enters it, the gradients there, and where it ends. It
+// holds no output.
+struct Graph {
+  std::vector<at::Tensor> inputs;
+  torch::autograd::edge_list roots = {};
+  variable_list grads = {};
+};
+
+[[noreturn]] void throw_other_shapes(const Region& region, const std::vector<at::Tensor>& outputs) {
   throw Error(error(Code::kInvalidArgument,
                     "a checkpointed function returned {} tensors in forward and {} in backward, or "
                     "others by shape: it must compute the same each time, from its inputs, "
                     "parameters and torch's random numbers",
                     region.shapes.size(), outputs.size()));
+}
+
+// Runs the function again. `second` observes its operators, if any. Each run has inputs of its own,
+// since the function may leave hooks at them.
+Graph run_again(const Region& region, const std::vector<at::Tensor>& inputs,
+                const variable_list& grads, SecondRun* second = nullptr) {
+  const RestoredRandom random(region.random, device_of(inputs));
+  const RestoredAutocast autocast(region.autocast, device_of(inputs));
+  const at::AutoGradMode grad_mode(true);
+  std::optional<ObservedOperators> operators;
+  if (second != nullptr) operators.emplace(second);
+  Graph graph{.inputs = detached(inputs)};
+  const std::vector<at::Tensor> outputs = region.function(graph.inputs);
+  if (shapes_of(outputs) != region.shapes) {
+    if (second != nullptr) second->returned_others();
+    throw_other_shapes(region, outputs);
+  }
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    if (!outputs[i].requires_grad() || !grads[i].defined()) continue;
+    graph.roots.push_back(torch::autograd::impl::gradient_edge(outputs[i]));
+    graph.grads.push_back(grads[i]);
+  }
+  return graph;
+}
+
+// Leaves out the operators whose results nobody needs.
+Graph run_until_needed(Region& region, const std::vector<at::Tensor>& inputs,
+                       const variable_list& grads, uint32_t* left_out) {
+  SecondRun second(known_regions(), region.kind, &region.products, operator_observer());
+  if (!second.observes()) return run_again(region, inputs, grads);
+  try {
+    Graph graph = run_again(region, inputs, grads, &second);
+    if (second.ends()) {
+      *left_out = second.will_be_left_out();
+      return graph;
+    }
+  } catch (const std::exception& failure) {
+    if (!second.fails(failure)) throw;
+  }
+  return run_again(region, inputs, grads);
+}
+
+// A profiler that wants shapes asks every tensor for its memory.
+bool a_profiler_looks_at_tensors() {
+  const std::optional<at::StepCallbacks> callbacks =
+      at::getStepCallbacksUnlessEmpty(at::RecordScope::FUNCTION);
+  return callbacks && callbacks->needs_inputs_;
+}
+
+Graph recompute(Region& region, const std::vector<at::Tensor>& inputs, const variable_list& grads) {
+  ObservedSecondRun observed;
+  if (observes_second_runs() && !a_profiler_looks_at_tensors()) {
+    return run_until_needed(region, inputs, grads, &observed.left_out);
+  }
+  return run_again(region, inputs, grads);
 }
 
 std::vector<uint32_t> versions_of(const std::vector<at::Tensor>& tensors) {
@@ -182,9 +210,43 @@ std::vector<at::Tensor> run_first(const c10::intrusive_ptr<Region>& region,
   const RestoredAutocast autocast(region->autocast, device_of(inputs));
   const NotedReads noted(&region->reads);
   const std::vector<uint32_t> before = versions_of(inputs);
+  StoringRun storing(&region->products, operator_observer());
+  std::optional<ObservedOperators> stored;
+  if (region->products.wants_more()) stored.emplace(&storing);
   std::vector<at::Tensor> outputs = region->function(inputs);
+  region->products.seal();
   check_unwritten(before, versions_of(inputs));
   region->shapes = shapes_of(outputs);
+  return outputs;
+}
+
+class KeepingRegionsInside {
+ public:
+  KeepingRegionsInside() : before_(std::exchange(keep_of_regions_inside, Keep::kAll)) {}
+  ~KeepingRegionsInside() { keep_of_regions_inside = before_; }
+  KeepingRegionsInside(const KeepingRegionsInside&) = delete;
+  KeepingRegionsInside& operator=(const KeepingRegionsInside&) = delete;
+
+ private:
+  const Keep before_;
+};
+
+// Runs the function with the graph that a second run would make. It is no part of forward's: so
+// parameters that several regions use get their gradients in one order, whatever regions keep.
+std::vector<at::Tensor> run_and_keep(const c10::intrusive_ptr<Region>& region,
+                                     const std::vector<at::Tensor>& inputs) {
+  const at::AutoGradMode gradients(true);
+  const KeepingRegionsInside inside;
+  KeptGraph graph{.inputs = detached(inputs)};
+  std::vector<at::Tensor> outputs = run_first(region, graph.inputs);
+  for (at::Tensor& output : outputs) {
+    graph.outputs.emplace_back();
+    if (!output.requires_grad()) continue;
+    graph.outputs.back() = torch::autograd::impl::gradient_edge(output);
+    output = output.detach();
+    graph.written.note(output);
+  }
+  region->graph = std::move(graph);
   return outputs;
 }
 
@@ -225,6 +287,22 @@ void check_parameters_are_the_same(const Region& region) {
                     change->is, change->was));
 }
 
+// The kept graph if it is there and right, else that of a second run.
+Graph graph_for_backward(Region& region, const std::vector<at::Tensor>& inputs,
+                         const variable_list& grads) {
+  const std::optional<KeptGraph> kept = std::exchange(region.graph, std::nullopt);
+  if (!kept || kept->written.first_change()) return recompute(region, inputs, grads);
+  ELIXIR_CHECK(kept->outputs.size() == grads.size(), "{} outputs are kept, and {} have gradients",
+               kept->outputs.size(), grads.size());
+  Graph graph{.inputs = kept->inputs};
+  for (size_t i = 0; i < grads.size(); ++i) {
+    if (!kept->outputs[i] || !grads[i].defined()) continue;
+    graph.roots.push_back(*kept->outputs[i]);
+    graph.grads.push_back(grads[i]);
+  }
+  return graph;
+}
+
 class Checkpoint : public torch::autograd::Function<Checkpoint> {
  public:
   // `anchor` requires gradients, so that the outputs do, whatever the inputs.
@@ -235,7 +313,8 @@ class Checkpoint : public torch::autograd::Function<Checkpoint> {
     // An output that the loss does not use gives parameters no gradient, not one of zeros.
     context->set_materialize_grads(false);
     const ObservedRegion observed;
-    variable_list outputs = run_first(region, inputs.vec());
+    variable_list outputs = region->keep == Keep::kAll ? run_and_keep(region, inputs.vec())
+                                                       : run_first(region, inputs.vec());
     alias_what_others_hold(&outputs);
     return outputs;
   }
@@ -244,22 +323,18 @@ class Checkpoint : public torch::autograd::Function<Checkpoint> {
     check_backward_is_whole();
     const auto region =
         c10::static_intrusive_pointer_cast<Region>(context->saved_data["region"].toCapsule());
-    variable_list inputs;
-    for (const at::Tensor& saved : context->get_saved_variables()) {
-      inputs.push_back(saved.detach().requires_grad_(saved.requires_grad()));
-    }
+    const variable_list inputs = context->get_saved_variables();
     check_parameters_are_the_same(*region);
     const ObservedRegion observed;
-    const std::vector<at::Tensor> outputs = recompute(*region, inputs);
-    variable_list roots, root_grads;
-    for (size_t i = 0; i < outputs.size(); ++i) {
-      if (!outputs[i].requires_grad() || !grads[i].defined()) continue;
-      roots.push_back(outputs[i]);
-      root_grads.push_back(grads[i]);
+    const Graph graph = graph_for_backward(*region, inputs, grads);
+    if (region->number) region->number->end();
+    if (!graph.roots.empty()) {
+      torch::autograd::Engine::get_default_engine().execute(
+          graph.roots, graph.grads, /*keep_graph=*/false, /*create_graph=*/false,
+          /*accumulate_grad=*/true);
     }
-    if (!roots.empty()) torch::autograd::backward(roots, root_grads);
     variable_list result = {at::Tensor(), at::Tensor()};  // of the region and the anchor
-    for (const at::Tensor& input : inputs) result.push_back(input.grad());
+    for (const at::Tensor& input : graph.inputs) result.push_back(input.grad());
     return result;
   }
 };
@@ -279,16 +354,24 @@ void check_defined(const std::vector<at::Tensor>& inputs) {
 bool in_checkpointed_region() { return region_depth > 0; }
 
 RegionObserver* observe_regions(RegionObserver* observer) {
+  profiled_regions = observer != nullptr ? std::make_unique<KnownRegions>() : nullptr;
   return std::exchange(region_observer, observer);
 }
 
-std::vector<at::Tensor> checkpoint(const TensorsFunction& function,
+namespace {
+std::vector<at::Tensor> run_region(const TensorsFunction& function, size_t function_type,
                                    const std::vector<at::Tensor>& inputs) {
   if (!at::GradMode::is_enabled()) return function(inputs);
   check_defined(inputs);
-  const auto region = c10::make_intrusive<Region>(function, inputs);
+  const auto region = c10::make_intrusive<Region>(function, function_type, inputs);
   const at::Tensor anchor = at::empty({0}).requires_grad_();
   return Checkpoint::apply(region, anchor, at::TensorList(inputs));
+}
+}  // namespace
+
+std::vector<at::Tensor> checkpoint(const TensorsFunction& function,
+                                   const std::vector<at::Tensor>& inputs) {
+  return run_region(function, function.target_type().hash_code(), inputs);
 }
 
 at::Tensor checkpoint(const std::function<at::Tensor(const at::Tensor&)>& function,
@@ -296,7 +379,7 @@ at::Tensor checkpoint(const std::function<at::Tensor(const at::Tensor&)>& functi
   const TensorsFunction several = [function](const std::vector<at::Tensor>& inputs) {
     return std::vector<at::Tensor>{function(inputs[0])};
   };
-  return checkpoint(several, {input})[0];
+  return run_region(several, function.target_type().hash_code(), {input})[0];
 }
 
 }  // namespace elixir

@@ -15,10 +15,12 @@ namespace elixir {
 //
 // The function must compute the same values again. It may use its inputs, parameters, constants and
 // torch's default generators (of the CPU, and of the inputs' device). Its other effects happen
-// twice: a generator of your own advances twice, and BatchNorm counts the batch twice. Autocast is
-// as in forward, without its cache. backward's thread may call the function. The function may
-// return parameters, inputs and buffers: the caller gets aliases of them. Without gradients
-// (NoGradGuard) it is simply called.
+// twice: a generator of your own advances twice, and BatchNorm counts the batch twice. The second
+// run leaves out operators behind the last one whose result backward reads. In their place the
+// function gets tensors without memory, and LibTorch throws if it asks for that. Let the error
+// pass: the function then runs once more, as a whole. Autocast is as in forward, without its cache.
+// backward's thread may call the function. The function may return parameters, inputs and buffers:
+// the caller gets aliases of them. Without gradients (NoGradGuard) it is simply called.
 //
 // Throws elixir::Error (kInvalidArgument) for an undefined input, and if the function writes to an
 // input in place. In backward it throws this error in three cases: the function returns another

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <string_view>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -106,6 +107,42 @@ class LayoutKernel final : public c10::OperatorKernel {
   const c10::KernelFunction kernel_;
 };
 
+// Operators that consist of others, and have a kernel of their own for some device. An observer
+// sees every operator at kChunkKey, where LibTorch would put their parts in their place. That must
+// not be another way than without an observer.
+bool has_a_kernel_beside_its_parts(const std::string& name) {
+  static const std::unordered_set<std::string_view> names = {
+      "aten::_fused_rms_norm", "aten::native_channel_shuffle", "aten::silu_backward",
+      "aten::mish_backward"};
+  return names.contains(name);
+}
+
+bool holds_a_parameter(const c10::IValue& value) {
+  if (value.isTensor()) {
+    return value.toTensor().defined() && value.toTensor().key_set().has(kChunkKey);
+  }
+  return false;
+}
+
+// At kChunkKey for these: their parts if a parameter is among the arguments, as LibTorch does, else
+// the kernel for the device.
+class PartsOfParameters final : public c10::OperatorKernel {
+ public:
+  explicit PartsOfParameters(c10::KernelFunction parts) : parts_(std::move(parts)) {}
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                  torch::jit::Stack* stack) {
+    const auto first = stack->end() - static_cast<ptrdiff_t>(op.schema().arguments().size());
+    if (std::any_of(first, stack->end(), holds_a_parameter)) {
+      parts_.callBoxed(op, keys, stack);
+    } else {
+      intercept(op, keys, stack);
+    }
+  }
+
+ private:
+  const c10::KernelFunction parts_;
+};
+
 // LibTorch warns of a kernel that replaces another one. LayoutKernel means to, and calls it.
 class MeantToReplace {
  private:
@@ -154,7 +191,16 @@ class EveryOperator final : public c10::OpRegistrationListener {
     const std::string& name = op.operator_name().name;
     if (name.starts_with("aten::")) {
       // Such an operator reads nothing itself: it calls leaf operators, and those are intercepted.
-      if (op.hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd)) return;
+      if (op.hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd)) {
+        if (has_a_kernel_beside_its_parts(name)) {
+          add(op, kChunkKey,
+              c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<PartsOfParameters>(
+                  c10::TypedOperatorHandle<EveryOperator>::entry_of(op).kernelForDispatchKey(
+                      DispatchKey::CompositeImplicitAutograd))),
+              "elixir::PartsOfParameters");
+        }
+        return;
+      }
       if (name == "aten::as_strided") {
         return add(op, kChunkKey,
                    c10::KernelFunction::makeFromUnboxedFunction(TORCH_FN(view_as_strided)),

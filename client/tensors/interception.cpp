@@ -12,6 +12,7 @@
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
+#include <atomic>
 #include <functional>
 #include <utility>
 
@@ -29,6 +30,7 @@ namespace {
 constexpr unsigned kInlineChunks = 16;
 
 thread_local OperatorObserver* observer = nullptr;
+std::atomic<bool> kept = false;
 
 // The chunks of one operator that one optimizer holds.
 struct ChunksOfSource {
@@ -284,7 +286,13 @@ void keep_interception() {
   require_torch_of_build();
   keep_serialisation_honest();
   intercept_operators();
+  kept.store(true, std::memory_order_release);
 }
+
+// Its partner is the release in keep_interception(): who sees true sees the operators' kernels.
+bool keeps_interception() { return kept.load(std::memory_order_acquire); }
+
+OperatorObserver* operator_observer() { return observer; }
 
 ObservedOperators::ObservedOperators(OperatorObserver* watching)
     : before_(std::exchange(observer, watching)) {}

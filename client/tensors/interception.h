@@ -19,6 +19,8 @@ namespace elixir {
 // tensors in containers. Torch's operators that make a view pass by, because a view reads no byte.
 // Any thread.
 void keep_interception();
+// Whether keep_interception() has been called.
+bool keeps_interception();
 
 // Runs the operators of one thread in place of the interception. client/profile uses it.
 class OperatorObserver {
@@ -29,7 +31,12 @@ class OperatorObserver {
   // have been acquired, and are released after this call.
   virtual void run(const c10::OperatorHandle& op, c10::DispatchKeySet below,
                    std::vector<c10::IValue>* stack) = 0;
+  // An operator was left out (client/tensors/second_run). Its chunks are acquired all the same.
+  virtual void left_out() {}
 };
+
+// This thread's observer, or null.
+OperatorObserver* operator_observer();
 
 // While it lives, `observer` runs every leaf operator of this thread, also operators that read no
 // parameter, except torch's views and its operators that choose a device for new memory

@@ -1,22 +1,29 @@
 #pragma once
 
+#include <cstdint>
+
 namespace elixir {
 
 // Is called when a checkpointed region begins and ends, on the thread that runs it. This happens in
-// forward, and in backward around the region's recomputation and the gradients that follow. Regions
-// inside of a region do not count.
+// forward, and in backward around the region's second run and the gradients that follow. Regions
+// inside of a region do not count, but their second runs do.
 class RegionObserver {
  public:
   virtual ~RegionObserver() = default;
   virtual void region_begins() = 0;
   virtual void region_ends() noexcept = 0;
+  // Around a region's second run, without the gradients that follow. Its last `left_out` operators
+  // ran this once, to be known, and run no more (client/tensors/second_run).
+  virtual void second_run_begins() = 0;
+  virtual void second_run_ends(uint32_t left_out) noexcept = 0;
 };
 
 // Whether this thread is inside a checkpointed region. In forward a region runs without gradients,
 // but it is no evaluation.
 bool in_checkpointed_region();
 
-// Sets this thread's observer, or removes it with null. Returns the previous one.
+// Sets this thread's observer, or removes it with null. Returns the previous one. A new observer
+// sees second runs of which nothing is known yet.
 RegionObserver* observe_regions(RegionObserver* observer);
 
 }  // namespace elixir

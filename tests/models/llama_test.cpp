@@ -1,8 +1,10 @@
 #include <ATen/Functions.h>
+#include <fmt/format.h>
 
 #include <cmath>
 #include <string>
 
+#include "client/tensors/interception.h"
 #include "models/decoder.h"
 #include "models/decoder_parts.h"
 #include "tests/models/built.h"
@@ -152,6 +154,42 @@ TEST(Decoders, HaveHuggingFacesParametersUseThemAllAndSeeNoLaterToken) {
     changed.select(1, 15).fill_(1);
     const at::Tensor before = model->forward(tokens).narrow(1, 0, 15);
     EXPECT_LT((model->forward(changed).narrow(1, 0, 15) - before).abs().max().item<double>(), 1e-4);
+  }
+}
+
+std::vector<at::Tensor> gradients_of_step(Decoder& model, const at::Tensor& tokens) {
+  at::manual_seed(5);
+  model.loss(tokens, tokens.roll(1, 1)).backward();
+  std::vector<at::Tensor> result;
+  for (at::Tensor& parameter : model.parameters()) {
+    result.push_back(parameter.grad());
+    parameter.mutable_grad().reset();
+  }
+  return result;
+}
+
+// The first step of regions finds what the second one leaves out in backward.
+TEST(Decoders, HaveTheSameGradientsWithRegionsThatEndEarly) {
+  keep_interception();
+  const at::Tensor tokens = at::randint(50, {2, 16}, at::kLong);
+  for (const Variant& variant : kVariants) {
+    planner::TransformerConfig config = variant.config;
+    variant.change(&config);
+    for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+      for (const double dropout : {0.0, 0.25}) {
+        SCOPED_TRACE(fmt::format("{}, {}, dropout {}", variant.name, at::toString(dtype), dropout));
+        DecoderOptions options{.dropout = dropout, .dtype = dtype};
+        const auto plain = gradients_of_step(*built(config, options), tokens);
+        options.checkpoint_activations = true;
+        const std::shared_ptr<Decoder> model = built(config, options);
+        for (int step = 0; step < 2; ++step) {
+          const auto gradients = gradients_of_step(*model, tokens);
+          for (size_t i = 0; i < plain.size(); ++i) {
+            EXPECT_TRUE(at::equal(gradients[i], plain[i])) << i << " in step " << step;
+          }
+        }
+      }
+    }
   }
 }
 

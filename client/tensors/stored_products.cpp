@@ -1,0 +1,101 @@
+#include "client/tensors/stored_products.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "client/tensors/operator_call.h"
+
+namespace elixir {
+namespace {
+
+uint32_t version_of(const c10::IValue& value) {
+  if (!value.isTensor() || !value.toTensor().defined()) return 0;
+  const c10::VariableVersion& counter = value.toTensor().unsafeGetTensorImpl()->version_counter();
+  return counter.enabled() ? counter.current_version() : 0;
+}
+
+// The same memory in a tensor of its own: autograd gives it a history.
+c10::IValue alias_of(const c10::IValue& value) {
+  if (!value.isTensor() || !value.toTensor().defined()) return value;
+  return at::Tensor(value.toTensor().unsafeGetTensorImpl()->shallow_copy_and_detach(
+      c10::VariableVersion(0), /*allow_tensor_metadata_change=*/true));
+}
+
+}  // namespace
+
+void StoredProducts::store(const c10::OperatorHandle& op, std::optional<uint64_t> call,
+                           const c10::IValue* results) {
+  Product product{.call = call};
+  for (size_t i = 0; call && i < op.schema().returns().size(); ++i) {
+    product.results.push_back(results[i]);
+    product.versions.push_back(version_of(results[i]));
+  }
+  products_.push_back(std::move(product));
+}
+
+bool StoredProducts::unwritten(const Product& product) {
+  for (size_t i = 0; i < product.results.size(); ++i) {
+    if (version_of(product.results[i]) != product.versions[i]) return false;
+  }
+  return !product.results.empty();
+}
+
+void StoredProducts::seal() {
+  for (Product& product : products_) {
+    if (!unwritten(product)) product.results.clear();
+  }
+}
+
+std::optional<c10::SmallVector<c10::IValue, 2>> StoredProducts::take(std::optional<uint64_t> call) {
+  ELIXIR_CHECK(products_.size() <= most_ && taken_ <= products_.size(),
+               "{} of {} stored products taken, at most {}", taken_, products_.size(), most_);
+  if (taken_ == products_.size()) return std::nullopt;
+  Product& next = products_[taken_++];
+  if (!call || next.call != call || !unwritten(next)) return std::nullopt;
+  c10::SmallVector<c10::IValue, 2> results;
+  for (const c10::IValue& result : next.results) results.push_back(alias_of(result));
+  next.results.clear();
+  return results;
+}
+
+uint64_t StoredProducts::bytes() const {
+  uint64_t bytes = 0;
+  for (const Product& product : products_) {
+    for (const c10::IValue& result : product.results) {
+      if (result.isTensor() && result.toTensor().defined()) bytes += result.toTensor().nbytes();
+    }
+  }
+  return bytes;
+}
+
+void StoringRun::run(const c10::OperatorHandle& op, c10::DispatchKeySet below,
+                     std::vector<c10::IValue>* stack) {
+  const bool stores = depth_ == 0 && products_.wants_more() && is_product(op);
+  std::optional<uint64_t> call;
+  if (stores) {
+    const c10::IValue* const arguments = arguments_of(op, *stack);
+    if (draws_nothing(op, arguments)) {
+      call = hash_of_call(op, arguments, op.schema().arguments().size(), CallQuestion::kValues);
+    }
+  }
+  ++depth_;
+  try {
+    if (beside_ != nullptr) {
+      beside_->run(op, below, stack);
+    } else {
+      op.redispatchBoxed(below, stack);
+    }
+  } catch (...) {
+    --depth_;
+    throw;
+  }
+  --depth_;
+  if (stores) {
+    products_.store(op, call, stack->data() + (stack->size() - op.schema().returns().size()));
+  }
+}
+
+}  // namespace elixir
