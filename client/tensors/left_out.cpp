@@ -183,7 +183,8 @@ void ObservedCall::with_results(const c10::OperatorHandle& called,
       return value.isTensor() && storage_of(value.toTensor()) == storage_of(result);
     });
     const bool own = in == arguments_.end();
-    op.results.push_back(described(result, own ? -1 : static_cast<int32_t>(in - arguments_.begin())));
+    op.results.push_back(
+        described(result, own ? -1 : static_cast<int32_t>(in - arguments_.begin())));
     add_storage(result, &written_);
     if (own) made_.push_back(storage_of(result));
   }
