@@ -28,15 +28,6 @@ bool adds_into_first(const c10::OperatorHandle& op, const std::vector<c10::IValu
          first.use_count() <= kHolders && first.storage().use_count() == 1;
 }
 
-class Deeper {
- public:
-  explicit Deeper(int* depth) : depth_(depth) { ++*depth_; }
-  ~Deeper() { --*depth_; }
-
- private:
-  int* const depth_;
-};
-
 }  // namespace
 
 StepRecorder::StepRecorder(at::Device device, size_t parameters, MemoryCount* memory)

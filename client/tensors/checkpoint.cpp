@@ -6,7 +6,6 @@
 #include <torch/csrc/autograd/engine.h>
 
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <utility>
 
@@ -231,8 +230,9 @@ class KeepingRegionsInside {
   const Keep before_;
 };
 
-// Runs the function with the graph that a second run would make. It is no part of forward's: so
-// parameters that several regions use get their gradients in one order, whatever regions keep.
+// Runs the function with the graph that a second run would make. This graph stays apart from
+// forward's graph. So parameters that several regions use get their gradients in one order,
+// whatever the regions keep.
 std::vector<at::Tensor> run_and_keep(const c10::intrusive_ptr<Region>& region,
                                      const std::vector<at::Tensor>& inputs) {
   const at::AutoGradMode gradients(true);

@@ -118,10 +118,8 @@ bool has_a_kernel_beside_its_parts(const std::string& name) {
 }
 
 bool holds_a_parameter(const c10::IValue& value) {
-  if (value.isTensor()) {
-    return value.toTensor().defined() && value.toTensor().key_set().has(kChunkKey);
-  }
-  return false;
+  return value.isTensor() && value.toTensor().defined() &&
+         value.toTensor().key_set().has(kChunkKey);
 }
 
 // At kChunkKey for these: their parts if a parameter is among the arguments, as LibTorch does, else

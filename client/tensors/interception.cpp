@@ -237,12 +237,7 @@ void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::j
   if (done_with_marks(op, stack)) return;
   PinnedChunks pins;
   if (!is_view(op.schema())) pin_arguments(op, *stack, &pins);
-  const c10::DispatchKeySet below = after(keys, kChunkKey);
-  if (observer != nullptr) {
-    observer->run(op, below, stack);
-  } else {
-    op.redispatchBoxed(below, stack);
-  }
+  run_below(observer, op, after(keys, kChunkKey), stack);
 }
 
 void intercept_containers(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
@@ -293,6 +288,15 @@ void keep_interception() {
 bool keeps_interception() { return kept.load(std::memory_order_acquire); }
 
 OperatorObserver* operator_observer() { return observer; }
+
+void run_below(OperatorObserver* by, const c10::OperatorHandle& op, c10::DispatchKeySet below,
+               std::vector<c10::IValue>* stack) {
+  if (by != nullptr) {
+    by->run(op, below, stack);
+  } else {
+    op.redispatchBoxed(below, stack);
+  }
+}
 
 ObservedOperators::ObservedOperators(OperatorObserver* watching)
     : before_(std::exchange(observer, watching)) {}

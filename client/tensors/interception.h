@@ -31,8 +31,24 @@ class OperatorObserver {
   // have been acquired, and are released after this call.
   virtual void run(const c10::OperatorHandle& op, c10::DispatchKeySet below,
                    std::vector<c10::IValue>* stack) = 0;
-  // An operator was left out (client/tensors/second_run). Its chunks are acquired all the same.
+  // An operator was left out (client/tensors/second_run), after its chunks had been acquired.
   virtual void left_out() {}
+};
+
+// Runs `op` below the key, by the observer if there is one.
+void run_below(OperatorObserver* observer, const c10::OperatorHandle& op, c10::DispatchKeySet below,
+               std::vector<c10::IValue>* stack);
+
+// Counts the operators around the one that runs, which may call others.
+class Deeper {
+ public:
+  explicit Deeper(int* depth) : depth_(depth) { ++*depth_; }
+  ~Deeper() { --*depth_; }
+  Deeper(const Deeper&) = delete;
+  Deeper& operator=(const Deeper&) = delete;
+
+ private:
+  int* const depth_;
 };
 
 // This thread's observer, or null.

@@ -10,7 +10,7 @@
 #include "base/mutex.h"
 #include "client/tensors/left_out.h"
 
-// What second runs of checkpointed regions have in common (client/tensors/second_run.h).
+// Knowledge that second runs of checkpointed regions share (client/tensors/second_run.h).
 
 namespace elixir {
 

@@ -10,7 +10,8 @@
 namespace elixir {
 
 // The parameters that operators have read, with their version counters at that time. step() and
-// set_parameter() raise these counters. It keeps no tensor alive.
+// set_parameter() raise these counters. Writes to other tensors raise theirs, so it also serves for
+// what a region has stored. It keeps no tensor alive.
 class ParameterReads {
  public:
   struct Change {

@@ -30,17 +30,6 @@ class WithoutChunkKey {
   const bool before_;
 };
 
-class Deeper {
- public:
-  explicit Deeper(int* depth) : depth_(depth) { ++*depth_; }
-  ~Deeper() { --*depth_; }
-  Deeper(const Deeper&) = delete;
-  Deeper& operator=(const Deeper&) = delete;
-
- private:
-  int* const depth_;
-};
-
 }  // namespace
 
 SecondRun::SecondRun(KnownRegions* regions, uint64_t kind, StoredProducts* products,
@@ -102,7 +91,7 @@ void SecondRun::run(const c10::OperatorHandle& op, c10::DispatchKeySet below,
 
 void SecondRun::take_or_run(const c10::OperatorHandle& op, c10::DispatchKeySet below,
                             std::vector<c10::IValue>* stack) {
-  if (!is_product(op)) return pass_on(op, below, stack);
+  if (!products_.any() || !is_product(op)) return pass_on(op, below, stack);
   const size_t n = op.schema().arguments().size();
   std::optional<c10::SmallVector<c10::IValue, 2>> results =
       products_.take(hash_of_call(op, arguments_of(op, *stack), n, CallQuestion::kValues));

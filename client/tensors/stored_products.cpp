@@ -11,13 +11,7 @@
 namespace elixir {
 namespace {
 
-uint32_t version_of(const c10::IValue& value) {
-  if (!value.isTensor() || !value.toTensor().defined()) return 0;
-  const c10::VariableVersion& counter = value.toTensor().unsafeGetTensorImpl()->version_counter();
-  return counter.enabled() ? counter.current_version() : 0;
-}
-
-// The same memory in a tensor of its own: autograd gives it a history.
+// A second tensor in the same memory, which autograd can give a history.
 c10::IValue alias_of(const c10::IValue& value) {
   if (!value.isTensor() || !value.toTensor().defined()) return value;
   return at::Tensor(value.toTensor().unsafeGetTensorImpl()->shallow_copy_and_detach(
@@ -31,16 +25,14 @@ void StoredProducts::store(const c10::OperatorHandle& op, std::optional<uint64_t
   Product product{.call = call};
   for (size_t i = 0; call && i < op.schema().returns().size(); ++i) {
     product.results.push_back(results[i]);
-    product.versions.push_back(version_of(results[i]));
+    const bool tensor = results[i].isTensor() && results[i].toTensor().defined();
+    if (tensor) product.versions.note(results[i].toTensor());
   }
   products_.push_back(std::move(product));
 }
 
 bool StoredProducts::unwritten(const Product& product) {
-  for (size_t i = 0; i < product.results.size(); ++i) {
-    if (version_of(product.results[i]) != product.versions[i]) return false;
-  }
-  return !product.results.empty();
+  return !product.results.empty() && !product.versions.first_change();
 }
 
 void StoredProducts::seal() {
@@ -61,16 +53,6 @@ std::optional<c10::SmallVector<c10::IValue, 2>> StoredProducts::take(std::option
   return results;
 }
 
-uint64_t StoredProducts::bytes() const {
-  uint64_t bytes = 0;
-  for (const Product& product : products_) {
-    for (const c10::IValue& result : product.results) {
-      if (result.isTensor() && result.toTensor().defined()) bytes += result.toTensor().nbytes();
-    }
-  }
-  return bytes;
-}
-
 void StoringRun::run(const c10::OperatorHandle& op, c10::DispatchKeySet below,
                      std::vector<c10::IValue>* stack) {
   const bool stores = depth_ == 0 && products_.wants_more() && is_product(op);
@@ -81,18 +63,10 @@ void StoringRun::run(const c10::OperatorHandle& op, c10::DispatchKeySet below,
       call = hash_of_call(op, arguments, op.schema().arguments().size(), CallQuestion::kValues);
     }
   }
-  ++depth_;
-  try {
-    if (beside_ != nullptr) {
-      beside_->run(op, below, stack);
-    } else {
-      op.redispatchBoxed(below, stack);
-    }
-  } catch (...) {
-    --depth_;
-    throw;
+  {
+    const Deeper inside(&depth_);
+    run_below(beside_, op, below, stack);
   }
-  --depth_;
   if (stores) {
     products_.store(op, call, stack->data() + (stack->size() - op.schema().returns().size()));
   }

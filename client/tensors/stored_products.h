@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "client/tensors/interception.h"
+#include "client/tensors/parameter_reads.h"
 
 namespace elixir {
 
@@ -33,13 +34,12 @@ class StoredProducts {
 
   bool any() const { return !products_.empty(); }
   bool wants_more() const { return products_.size() < most_; }
-  uint64_t bytes() const;  // those that are stored now
 
  private:
   struct Product {
-    std::optional<uint64_t> call;  // CallHash, without gradients
+    std::optional<uint64_t> call;  // CallQuestion::kValues
     c10::SmallVector<c10::IValue, 2> results = {};
-    c10::SmallVector<uint32_t, 2> versions = {};  // by result; 0 of one that is no tensor
+    ParameterReads versions = {};  // of its tensors
   };
   static bool unwritten(const Product& product);
 

@@ -18,8 +18,8 @@ namespace {
 constexpr size_t kRefinedLengths = 5;
 // Around the fastest so far of each kind, so many shorter and longer ones are simulated, too.
 constexpr std::ptrdiff_t kNeighbours = 3;
-// Steps as near as this are alike, far nearer than predictions hold. Of them, the length with the
-// least padding is taken: padding takes memory of the GPU and the host.
+// Steps as near as this are alike, far nearer than predictions hold. The plan takes the length with
+// the least padding among them, because padding takes memory of the GPU and the host.
 constexpr double kAlike = kFewerSlotsLoss;
 
 // What a strategy by name leaves to choose: nothing.
@@ -231,7 +231,7 @@ class Planner {
   std::vector<std::unique_ptr<AtLength>> looked_at_;
 };
 
-// Spare slots are taken if they gain kEarlyGain over the best without. That one may have another
+// Spare slots are taken if they gain kEarlyGain over the best plan without, which may have another
 // length and placement.
 Result<PlannedStep> early_if_worth(const SearchInput& input, const PlanRequest& request,
                                    PlannedStep early) {

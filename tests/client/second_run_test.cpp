@@ -170,7 +170,7 @@ TEST_F(SecondRuns, WhoseResultIsHeldByTheProgramRunWhole) {
         return y;
       },
       &counted_);
-  // What the aborted run gave says why it has no values; the others have them.
+  // The tensor of the aborted run has no values, and its error says why. All others have values.
   int without = 0;
   for (const at::Tensor& one : *held) {
     try {
