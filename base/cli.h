@@ -98,6 +98,31 @@ CLI::Option* add_count(CLI::App& app, const std::string& flag, std::optional<Num
       ->default_str("auto");
 }
 
+// An option that `parse`, a function from a text to a Result, reads. Empty: it is not given.
+template <typename Value, typename Parse>
+CLI::Option* add_parsed(CLI::App& app, const std::string& flag, std::optional<Value>& value,
+                        const Parse& parse, const std::string& help) {
+  return app.add_option_function<std::string>(
+      flag,
+      [&value, parse, flag](const std::string& text) {
+        const Result<Value> parsed = parse(text);
+        if (!parsed.ok()) throw CLI::ValidationError(flag, parsed.status().message());
+        value = *parsed;
+      },
+      help);
+}
+
+// Two flags, "--name,!--no-name", that stand for values of another option. Only one may be given.
+template <typename Value>
+CLI::Option* add_short_flags(CLI::App& app, const std::string& flags, CLI::Option* of,
+                             std::optional<Value>& value, const Value& yes, const Value& no,
+                             const std::string& help) {
+  return app
+      .add_flag_function(
+          flags, [&value, yes, no](int64_t count) { value = count > 0 ? yes : no; }, help)
+      ->excludes(of);
+}
+
 // A size of memory such as 40GiB; rejects 0.
 CLI::Option* add_bytes(CLI::App& app, const std::string& flag, std::optional<uint64_t>& bytes,
                        const std::string& help);

@@ -25,6 +25,7 @@ struct EstimateArguments {
   int64_t gpus_per_node = 0;  // 0: the fewer of gpus and kDefaultGpusPerNode
   std::optional<uint64_t> gpu_memory, host_memory;
   uint64_t chunk_numel = 0;
+  bool zero = false;
   bool json = false;
 };
 
@@ -90,6 +91,8 @@ Status estimate(const EstimateArguments& arguments) {
   planner::ReportOptions options{.name = source->name,
                                  .step = arguments.source.model,
                                  .chunk_numel = arguments.chunk_numel,
+                                 .zero = arguments.zero,
+                                 .zero_shape = source->shape,
                                  .quantised = source->quantised};
   if (options.step.seq == 0) {
     options.step.seq = std::clamp<int64_t>(source->context, 1, planner::kDefaultSeq);
@@ -142,6 +145,9 @@ Command add_estimate(CLI::App& app) {
   command->add_flag("--checkpoint-activations,!--no-checkpoint-activations",
                     model.checkpoint_activations,
                     "Activations of a block are computed again in backward (default)");
+  command->add_flag("--zero", arguments->zero,
+                    "Also what ZeRO's own formulas say: the largest models, and activations with "
+                    "P_a and P_a+cpu");
   command->add_flag("--json", arguments->json, "Print one JSON object");
   return {command, [arguments, command, &app] {
             take_stored_type(*command, arguments->source.model);

@@ -37,6 +37,7 @@ SizedModel source_of(std::string name, const std::vector<planner::NamedShape>& p
 SizedModel source_of(const planner::TransformerConfig& config) {
   SizedModel source = source_of(config.name, planner::transformer_parameters(config));
   source.context = config.context;
+  source.shape = {static_cast<uint64_t>(config.width), static_cast<uint64_t>(config.layers)};
   return source;
 }
 

@@ -8,6 +8,7 @@
 
 #include "base/cli.h"
 #include "planner/estimate/quantised.h"
+#include "planner/estimate/zero_arithmetic.h"
 #include "planner/models/model_request.h"
 
 namespace elixir::ctl {
@@ -29,6 +30,7 @@ struct SizedModel {
   uint64_t params = 0;
   uint64_t largest_param = 0;                             // 0: not known
   int64_t context = 0;                                    // 0: the model cannot be profiled
+  planner::ZeroShape shape = {};                          // of a known model
   std::vector<planner::QuantisedWeights> quantised = {};  // part of `params`
 };
 

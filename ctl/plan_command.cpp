@@ -116,6 +116,15 @@ Status check_given(const CLI::App& plan, const PlanArguments& arguments,
   return Status();
 }
 
+// A profile in a file has checkpointed regions, or none.
+void take_activations(PlanArguments* arguments) {
+  if (!arguments->activations) return;
+  arguments->request.regions = *arguments->activations;
+  if (!arguments->profile.empty()) return;
+  arguments->model.checkpoint_activations =
+      arguments->activations->mode != Activations::Mode::kKeep;
+}
+
 Status compare(const PlanOutputs& outputs, const planner::ModelProfile& profile,
                const planner::Machine& machine, const planner::PlanRequest& request) {
   const auto rows = planner::compare_strategies(profile, machine, request);
@@ -291,6 +300,7 @@ Command add_plan(CLI::App& app) {
             if (outputs->largest == "seq" && !sequences_given) arguments->model.batch = 1;
             arguments->dtype_given = plan->get_option("--dtype")->count() > 0;
             take_stored_type(*plan, arguments->model);
+            take_activations(arguments.get());
             Problems problems;  // before a model is profiled, which takes a moment
             problems.add(check_given(*plan, *arguments, *outputs));
             problems.add(check_source(*arguments));

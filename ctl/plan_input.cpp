@@ -9,6 +9,7 @@
 #include "base/host_memory.h"
 #include "base/text_file.h"
 #include "base/units.h"
+#include "planner/activations.h"
 #include "planner/adapters.h"
 #include "planner/choice_names.h"
 #include "planner/machine_cache.h"
@@ -44,11 +45,10 @@ namespace {
 Result<planner::ModelProfile> profile_in_file(const PlanArguments& arguments) {
   const ModelProfileRequest other;
   if (!arguments.model.freeze.empty() || arguments.dtype_given ||
-      arguments.model.layers != other.layers ||
-      arguments.model.checkpoint_activations != other.checkpoint_activations) {
+      arguments.model.layers != other.layers) {
     return error(Code::kInvalidArgument,
-                 "{} is a profile already: leave out --freeze, --layers, --dtype and "
-                 "--no-checkpoint-activations, or make one with them (elixirctl profile)",
+                 "{} is a profile already: leave out --freeze, --layers and --dtype, or make one "
+                 "with them (elixirctl profile)",
                  arguments.profile);
   }
   const Result<std::string> text = read_text_file(arguments.profile);
@@ -160,9 +160,15 @@ void add_model_flags(CLI::App* plan, PlanArguments* arguments) {
       *plan, "--dtype", arguments->model.dtype, kComputeTypeNames,
       "Type of parameters and activations: bf16, fp16 or fp32 (default: that of --config, else "
       "bf16)");
-  plan->add_flag("--checkpoint-activations,!--no-checkpoint-activations",
-                 arguments->model.checkpoint_activations,
-                 "Recompute activations in backward (the default here)");
+  CLI::Option* const activations = add_parsed(
+      *plan, "--activations", arguments->activations, parse_activations,
+      "What each block keeps for backward: recompute (its input; the rest is computed again), keep "
+      "(everything), products:K (the last K blocks keep the results of products), or auto (what "
+      "makes the step shortest, for each block). Default: auto");
+  activations->type_name("WHAT");
+  add_short_flags(*plan, kCheckpointFlags, activations, arguments->activations,
+                  {.mode = Activations::Mode::kRecompute}, {.mode = Activations::Mode::kKeep},
+                  kCheckpointFlagsHelp);
 }
 
 void add_machine_flags(CLI::App* plan, PlanArguments* arguments) {

@@ -15,12 +15,13 @@ namespace elixir::ctl {
 
 struct PlanArguments {
   ModelProfileRequest model;
-  std::string profile, machine;         // files
-  std::string adapters;                 // RANK or RANK,REGEX; "": none
-  std::string gpu;                      // a known one's name; "": the machine's own
-  planner::MachineOverrides overrides;  // replace values of the machine file
-  planner::PlanRequest request;         // without its tokens
-  bool tokens_given = false;            // --batch or --seq
+  std::string profile, machine;                 // files
+  std::string adapters;                         // RANK or RANK,REGEX; "": none
+  std::string gpu;                              // a known one's name; "": the machine's own
+  planner::MachineOverrides overrides;          // replace values of the machine file
+  planner::PlanRequest request;                 // without its tokens
+  std::optional<Activations> activations = {};  // empty: not given
+  bool tokens_given = false;                    // --batch or --seq
   bool dtype_given = false;
 };
 

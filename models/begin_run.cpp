@@ -12,6 +12,7 @@
 #include "base/printable.h"
 #include "base/throw_error.h"
 #include "client/tensors/meta_init.h"
+#include "client/train/choose_plan.h"
 #include "models/freeze.h"
 #include "models/run_record.h"
 #include "models/train_inputs.h"
@@ -121,10 +122,15 @@ Begun begin_run(TrainOptions& options, RunStart& start) {
   ELIXIR_CHECK(options.run.environment.has_value(), "the run's environment is not known");
   const LaunchEnvironment environment = *options.run.environment;
   std::vector<DamagedCheckpoint> damaged;
+  const bool open = options.run.activations.mode == Activations::Mode::kAuto;
+  if (open && options.plan_file.empty()) {
+    options.model.checkpoint_activations = plan_is_wanted(options.run) && !options.no_plan;
+  }
   while (true) {
     std::shared_ptr<Decoder> model = build_without_memory(options);
     if (damaged.empty()) {
       options.run.plan = plan_training(*model, options, environment);
+      if (open && !options.run.plan) options.run.activations.mode = Activations::Mode::kKeep;
       options.run.program_bytes = program_bytes(*model, options);
     }
     try {

@@ -11,6 +11,7 @@
 #include "models/train_model.h"
 #include "models/train_options.h"
 #include "models/train_words.h"
+#include "planner/activations.h"
 #include "planner/choice_names.h"
 
 namespace elixir {
@@ -73,10 +74,16 @@ void add_model_options(CLI::App& app, TrainOptions& options, TrainWords& words) 
                  "example '^model.layers.[0-9][.]'. They need no gradients and no optimizer states")
       ->type_name("REGEX");
   app.add_option("--dropout", options.dropout, "Dropout probability")->type_name("P");
-  app.add_flag("--checkpoint-activations,!--no-checkpoint-activations",
-               model.checkpoint_activations,
-               "Keep only each block's input for backward, and compute the rest again (default: as "
-               "--plan says, else not)");
+  std::optional<Activations>& activations = words.model.activations;
+  CLI::Option* const named = add_parsed(
+      app, "--activations", activations, parse_activations,
+      "What each block keeps for backward: recompute (its input; the rest is computed again), keep "
+      "(everything), products:K (the last K blocks keep the results of products, the others their "
+      "input), or auto (what the plan says; without a plan, everything). Default: auto");
+  named->type_name("WHAT");
+  add_short_flags(app, kCheckpointFlags, named, activations,
+                  {.mode = Activations::Mode::kRecompute}, {.mode = Activations::Mode::kKeep},
+                  kCheckpointFlagsHelp);
   add_count(app, "--seed", options.seed, "Chooses the first weights and the order of the data")
       ->type_name("N");
   add_threads_flag(app, options.threads);
@@ -280,7 +287,6 @@ void note_given(const CLI::App& app, ModelWords& words) {
   const auto given = [&app](const char* flag) { return app.get_option(flag)->count() > 0; };
   words.gives_dtype = given("--dtype");
   words.gives_seq = given("--seq");
-  words.gives_checkpointing = given("--checkpoint-activations");
 }
 
 }  // namespace

@@ -15,6 +15,7 @@
 #include "models/run_record.h"
 #include "models/run_start.h"
 #include "models/token_text.h"
+#include "planner/activations.h"
 #include "planner/models/config_json.h"
 #include "planner/models/stored_type.h"
 #include "planner/plan/plan_json.h"
@@ -173,6 +174,21 @@ Result<std::optional<planner::Plan>> read_plan(const std::string& path) {
   return error(plan.status().code(), "--plan {}: {}", path, plan.status().message());
 }
 
+bool is_of_plan(const Activations& asked, const planner::Plan& plan) {
+  using enum Activations::Mode;
+  if (asked.mode == kAuto) return true;
+  if (!plan.checkpointed) return asked.mode == kKeep;
+  return region_plan_for(asked, plan.region_plan.regions) == plan.region_plan &&
+         (asked.mode != kKeep || plan.region_plan.regions > 0);
+}
+
+std::string flag_of(const Activations& activations) {
+  using enum Activations::Mode;
+  if (activations.mode == kRecompute) return "--checkpoint-activations";
+  if (activations.mode == kKeep) return "--no-checkpoint-activations";
+  return "--activations " + to_text(activations);
+}
+
 void follow_plan(const ModelWords& words, const planner::Plan& plan, TrainOptions& options,
                  Problems& problems) {
   ComputeType& type = options.model.dtype;
@@ -184,15 +200,16 @@ void follow_plan(const ModelWords& words, const planner::Plan& plan, TrainOption
   }
   type = plan.type;
   bool& checkpointed = options.model.checkpoint_activations;
-  if (words.gives_checkpointing && checkpointed != plan.checkpointed) {
-    const char* const flag =
-        checkpointed ? "--checkpoint-activations" : "--no-checkpoint-activations";
-    problems.add(error(Code::kInvalidArgument,
-                       "{0}: the plan {1} is {2} activation checkpointing; leave out {0}, or "
-                       "repeat its 'elixirctl plan' with {0}",
-                       flag, options.plan_file, plan.checkpointed ? "with" : "without"));
+  if (words.activations && !is_of_plan(*words.activations, plan)) {
+    problems.add(error(
+        Code::kInvalidArgument,
+        "{0}: the plan {1} is {2} activation checkpointing{3}; leave out {0}, or "
+        "repeat its 'elixirctl plan' with {0}",
+        flag_of(*words.activations), options.plan_file, plan.checkpointed ? "with" : "without",
+        plan.region_plan.keeps() ? ", and some blocks keep more than their input" : ""));
   }
   checkpointed = plan.checkpointed;
+  options.run.activations = {};
   options.said.push_back(fmt::format("dtype {}, {} activation checkpointing, as the plan {} says",
                                      compute_type_name(type), checkpointed ? "with" : "without",
                                      options.plan_file));
@@ -253,6 +270,11 @@ void understand_model(const ModelWords& words, TrainOptions& options, Problems& 
   if (there.ok() || named) problems.add(find_model(weights, options));
   const std::string record = recorded_program(weights.folder);
   choose_data(weights, record, options);
+  options.run.activations = words.activations.value_or(Activations());
+  using enum Activations::Mode;
+  const Activations::Mode mode = options.run.activations.mode;
+  // kAuto: it depends on the device, which is not known yet (models/begin_run.cpp).
+  options.model.checkpoint_activations = mode == kRecompute || mode == kProducts;
   const Result<std::optional<planner::Plan>> plan = read_plan(options.plan_file);
   problems.add(plan.status());
   if (plan.ok() && plan->has_value()) {

@@ -10,6 +10,8 @@
 #include "base/throw_error.h"
 #include "client/profile/profile.h"
 #include "client/train/choose_plan.h"
+#include "planner/activations.h"
+#include "planner/kept_regions.h"
 #include "planner/plan/plan_json.h"
 #include "planner/report/memory_picture.h"
 #include "planner/report/plan_text.h"
@@ -73,6 +75,12 @@ void compare_batch(const planner::Plan& plan, const TrainOptions& options,
            plan.tokens, tokens);
 }
 
+RegionPlan regions_of(const planner::ModelProfile& profile, const Options& run) {
+  const auto n = static_cast<uint32_t>(profile.regions.size());
+  if (run.activations.mode != Activations::Mode::kAuto) return region_plan_for(run.activations, n);
+  return run.plan && run.plan->region_plan.regions == n ? run.plan->region_plan : RegionPlan();
+}
+
 }  // namespace
 
 uint64_t program_bytes(Decoder& model, const TrainOptions& options) {
@@ -81,8 +89,10 @@ uint64_t program_bytes(Decoder& model, const TrainOptions& options) {
   constexpr double kFragmentation = 1.25;
   const Result<planner::ModelProfile> profile = profile_of(model, options, profile_step);
   if (!profile.ok()) return 0;  // not known
-  return profile->buffer_bytes +
-         static_cast<uint64_t>(kFragmentation * static_cast<double>(profile->activation_bytes));
+  const planner::ModelProfile kept =
+      planner::with_regions(*profile, regions_of(*profile, options.run));
+  return kept.buffer_bytes +
+         static_cast<uint64_t>(kFragmentation * static_cast<double>(kept.activation_bytes));
 }
 
 std::shared_ptr<const planner::Plan> plan_training(Decoder& model, const TrainOptions& options,

@@ -136,6 +136,10 @@ std::string jsonl_line(const StepReport& report) {
              json_number(legs.compute_ms), json_number(legs.h2d_ms), json_number(legs.d2h_ms),
              json_number(legs.update_ms), json_number(legs.exposed_ms), leg_name(legs.binding),
              json_number(legs.time_over_limit), stats.d2d_bytes) +
+         fmt::format(R"("recomputed_regions": {}, "kept_bytes": {}, "activation_d2h_bytes": {}, )"
+                     R"("activation_h2d_bytes": {}, )",
+                     stats.recomputed_regions, stats.kept_bytes, stats.activation_d2h_bytes,
+                     stats.activation_h2d_bytes) +
          fmt::format(R"("saved_step": {}, "save_stall_ms": {}}})",
                      report.saved_step ? std::to_string(*report.saved_step) : "null",
                      json_number(report.save_stall_ms));

@@ -152,6 +152,7 @@ Result<ModelProfile> with_adapters(ModelProfile profile, const Adapters& adapter
     }
   }
   for (uint32_t i = 0; i < n_steps; ++i) profile.step_flops[i] = profile.step_work[i].flops();
+  profile.regions.clear();  // they describe the model without adapters
   if (!profile.gradient_after.empty()) {
     for (const uint32_t last : last_use)
       profile.gradient_after.insert(profile.gradient_after.end(), 2, last);

@@ -39,6 +39,19 @@ struct LayoutOptions {
   bool operator==(const LayoutOptions&) const = default;
 };
 
+// What the checkpointed regions of a pass keep (base/region_plan.h).
+// - kAuto: what the plan says; without a plan nothing
+// - kRecompute: nothing
+// - kKeep: everything
+// - kProducts: the last `products` of them keep the results of products and attention
+struct Activations {
+  enum class Mode : uint8_t { kAuto, kRecompute, kKeep, kProducts };
+  Mode mode = Mode::kAuto;
+  uint32_t products = 0;
+
+  bool operator==(const Activations&) const = default;
+};
+
 }  // namespace elixir
 
 namespace elixir::planner {

@@ -70,7 +70,13 @@ void ComputeParts::add(const ComputeParts& other) {
 std::vector<ComputeParts> compute_parts(const ModelProfile& profile, const Machine& machine) {
   ELIXIR_CHECK(!profile.step_work.empty(), "operators are not described");
   const Rates rates = rates_of(profile, machine);
-  const bool repeats = !profile.checkpoint_regions.empty();
+  const bool repeats = !profile.checkpoint_regions.empty() && profile.regions.empty();
+  std::vector<double> second_run(profile.steps.size(), 0);  // attention of second runs
+  for (const ProfiledRegion& region : profile.regions) {
+    for (const SecondRunWork& run : region.second_run) {
+      second_run[run.step] += run.all().attention_flops;
+    }
+  }
   std::vector<ComputeParts> parts;
   parts.reserve(profile.step_work.size());
   for (uint32_t i = 0; i < profile.step_work.size(); ++i) {
@@ -82,7 +88,8 @@ std::vector<ComputeParts> compute_parts(const ModelProfile& profile, const Machi
     const double attention = i < profile.backward_first() ? rates.attention_forward
                              : repeats                    ? rates.attention_repeated
                                                           : rates.attention_backward;
-    part.attention_s = work.attention_flops / attention;
+    part.attention_s = second_run[i] / rates.attention_forward +
+                       (work.attention_flops - second_run[i]) / attention;
     part.memory_s = work.bytes / rates.memory;
     part.launch_s = work.kernels * rates.launch_s;
   }

@@ -20,8 +20,9 @@ struct ComputeParts {
 
 // By operator of profile.steps. A product takes max(operations / matrix rate, bytes / memory rate).
 // Fused attention takes operations / its own rate, other operators bytes / memory rate, and each
-// kernel a launch. Without activation checkpointing, backward's attention has backward's rate. With
-// it, backward also repeats forward, and its rate is that of 2 and 5 products.
+// kernel a launch. Backward's attention has backward's rate, and that of second runs has
+// forward's. A profile without `regions` does not tell them apart: with activation checkpointing,
+// the rate in backward is that of 2 and 5 products.
 //
 // Rates that the machine does not say: device_gb_s() for memory, 5 us for a launch
 // (kAssumedLaunchUs), and for attention kAssumedAttentionShare of the matrix rate. FP32 scales

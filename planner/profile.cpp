@@ -79,6 +79,36 @@ Status check_work(const OperatorWork& work) {
   return Status();
 }
 
+// Each run lies in order, and its second run is part of the work of its operators.
+Status check_kept_regions(const ModelProfile& profile) {
+  if (profile.regions.empty()) return Status();
+  const size_t steps = profile.steps.size();
+  if (profile.step_work.size() != steps || profile.activation_curve.size() != steps) {
+    return error(Code::kBadInput, "regions need step_products, step_bytes and activation_curve");
+  }
+  std::vector<OperatorWork> left = profile.step_work;
+  uint32_t next = 0;
+  for (size_t i = 0; i < profile.regions.size(); ++i) {
+    const ProfiledRegion& region = profile.regions[i];
+    const OperatorRange forward = region.forward.steps, backward = region.backward.steps;
+    if (forward.first < next || forward.first > forward.last || backward.first <= forward.last ||
+        backward.first > backward.last || backward.last >= steps) {
+      return error(Code::kBadInput,
+                   "regions[{}] is at [{}, {}] and [{}, {}] of {} steps: forward comes first, and "
+                   "regions are in its order and apart",
+                   i, forward.first, forward.last, backward.first, backward.last, steps);
+    }
+    next = forward.last + 1;
+    for (const SecondRunWork& work : region.second_run) {
+      if (work.step >= steps || !left[work.step].remove(work.all())) {
+        return error(Code::kBadInput, "regions[{}].second_run does more at step {} than that step",
+                     i, work.step);
+      }
+    }
+  }
+  return Status();
+}
+
 }  // namespace
 
 double MatrixProduct::flops() const {
@@ -98,6 +128,24 @@ void OperatorWork::add(const OperatorWork& other) {
   attention_head = std::max(attention_head, other.attention_head);
   bytes += other.bytes;
   kernels += other.kernels;
+}
+
+bool OperatorWork::remove(const OperatorWork& other) {
+  for (const MatrixProduct& product : other.products) {
+    const auto found = std::find(products.begin(), products.end(), product);
+    if (found == products.end()) return false;
+    products.erase(found);
+  }
+  attention_flops -= other.attention_flops;
+  bytes -= other.bytes;
+  kernels -= std::min(kernels, other.kernels);
+  return attention_flops >= 0 && bytes >= 0;
+}
+
+OperatorWork SecondRunWork::all() const {
+  OperatorWork sum = products;
+  sum.add(others);
+  return sum;
 }
 
 uint64_t ModelProfile::trained_numel() const {
@@ -179,7 +227,7 @@ Status check_profile(const ModelProfile& profile) {
   }
   ELIXIR_RETURN_IF_ERROR(check_length("step_work", profile.step_work.size(), steps));
   for (const OperatorWork& work : profile.step_work) ELIXIR_RETURN_IF_ERROR(check_work(work));
-  return Status();
+  return check_kept_regions(profile);
 }
 
 }  // namespace elixir::planner

@@ -1,10 +1,12 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "base/compute_type.h"
+#include "base/region_plan.h"
 #include "base/status.h"
 #include "shm/shape.h"
 
@@ -30,6 +32,7 @@ struct MatrixProduct {
   uint64_t count = 1, rows = 0, columns = 0, inner = 0;
 
   double flops() const;  // a multiplication and an addition each
+  bool operator==(const MatrixProduct&) const = default;
 };
 
 // The work that operators give a GPU. Products and fused attention take time by their operations,
@@ -45,6 +48,39 @@ struct OperatorWork {
 
   double flops() const;
   void add(const OperatorWork& other);
+  // False: it was not part of this, which is now neither.
+  bool remove(const OperatorWork& other);
+};
+
+// A region's memory of torch, in bytes beyond what there was when it began. Its backward begins
+// with the held bytes there.
+struct RegionBytes {
+  uint64_t held = 0;  // from its forward's end on, until backward has passed it
+  uint64_t forward_peak = 0, backward_peak = 0;
+};
+
+// The part of step_work[step] that is a region's second run.
+struct SecondRunWork {
+  uint32_t step = 0;
+  OperatorWork products = {};  // of matrices and attention; a region that keeps them has none
+  OperatorWork others = {};
+
+  OperatorWork all() const;
+};
+
+// A checkpointed region, and how it runs with each Keep.
+struct ProfiledRegion {
+  // Its forward or its backward. Bytes are those that torch holds if no region keeps anything.
+  struct Run {
+    OperatorRange steps;
+    uint64_t begin_bytes = 0;
+    uint64_t after_bytes = 0;  // the peak behind it, until an operator reads a parameter
+  };
+  Run forward, backward;
+  std::array<RegionBytes, kKeeps.size()> bytes = {};
+  std::vector<SecondRunWork> second_run = {};  // by step, if it keeps nothing
+
+  const RegionBytes& bytes_of(Keep keep) const { return bytes[static_cast<size_t>(keep)]; }
 };
 
 // One step of a model on one GPU, known before it runs. It comes from client/profile on the meta
@@ -81,8 +117,15 @@ struct ModelProfile {
   // By operator of `steps`: the peak of torch's bytes from its begin to the next one's. Empty: not
   // known.
   std::vector<uint64_t> activation_curve;
-  std::string model;      // its name, for people
-  bool measured = false;  // by a warm-up step on the device: an operator has no meta kernel
+  // The checkpointed regions in the order of forward, if the profile says what they could keep. The
+  // other members describe a step in which they keep nothing, unless with_regions() made it.
+  std::vector<ProfiledRegion> regions;
+  // activation_bytes with what the allocator's fragmentation adds; 0: kActivationFactor times as
+  // many (kept_regions.h).
+  uint64_t allocated_bytes = 0;
+  uint64_t held_bytes = 0;  // all that regions hold beyond their inputs and results
+  std::string model;        // its name, for people
+  bool measured = false;    // by a warm-up step on the device: an operator has no meta kernel
 
   uint32_t dtype_bytes() const { return static_cast<uint32_t>(element_bytes(type)); }
   uint64_t trained_numel() const;

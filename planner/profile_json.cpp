@@ -11,6 +11,9 @@ namespace {
 
 using Json = nlohmann::json;
 
+constexpr EnumName<Keep> kKeepNames[] = {
+    {"nothing", Keep::kNothing}, {"products", Keep::kProducts}, {"all", Keep::kAll}};
+
 Json params_json(const ModelProfile& profile) {
   Json params = Json::array();
   for (const ProfiledParameter& param : profile.params) {
@@ -50,6 +53,14 @@ void read_regions(JsonFields& fields, ModelProfile* profile) {
   }
 }
 
+Json products_json(const OperatorWork& work) {
+  Json products = Json::array();
+  for (const MatrixProduct& product : work.products) {
+    products.push_back({product.count, product.rows, product.columns, product.inner});
+  }
+  return products;
+}
+
 // The work of operators, a list for each kind.
 void write_work(const ModelProfile& profile, Json* json) {
   uint32_t head = 0;
@@ -59,10 +70,7 @@ void write_work(const ModelProfile& profile, Json* json) {
     attention.push_back(work.attention_flops);
     bytes.push_back(work.bytes);
     kernels.push_back(work.kernels);
-    Json& step = products.emplace_back(Json::array());
-    for (const MatrixProduct& product : work.products) {
-      step.push_back({product.count, product.rows, product.columns, product.inner});
-    }
+    products.push_back(products_json(work));
     head = std::max(head, work.attention_head);
   }
   (*json)["step_attention_flops"] = std::move(attention);
@@ -115,6 +123,106 @@ void read_work(JsonFields& fields, ModelProfile* profile) {
   }
 }
 
+Json work_json(const OperatorWork& work) {
+  Json json = {{"products", products_json(work)}, {"bytes", work.bytes}, {"kernels", work.kernels}};
+  if (work.attention_flops > 0) json["attention_flops"] = work.attention_flops;
+  return json;
+}
+
+Json run_json(const ProfiledRegion::Run& run) {
+  return {{"steps", {run.steps.first, run.steps.last}},
+          {"begin_bytes", run.begin_bytes},
+          {"after_bytes", run.after_bytes}};
+}
+
+Json regions_json(const ModelProfile& profile) {
+  Json json = Json::array();
+  for (const ProfiledRegion& region : profile.regions) {
+    Json& one = json.emplace_back();
+    one = {{"forward", run_json(region.forward)}, {"backward", run_json(region.backward)}};
+    for (const EnumName<Keep>& keep : kKeepNames) {
+      const RegionBytes& bytes = region.bytes_of(keep.value);
+      one["bytes"][keep.name] = {{"held", bytes.held},
+                                 {"forward_peak", bytes.forward_peak},
+                                 {"backward_peak", bytes.backward_peak}};
+    }
+    Json& second_run = one["second_run"] = Json::array();
+    for (const SecondRunWork& work : region.second_run) {
+      second_run.push_back({{"step", work.step},
+                            {"kept", work_json(work.products)},
+                            {"others", work_json(work.others)}});
+    }
+  }
+  return json;
+}
+
+// The object in a field of another. A failure if there is none.
+JsonFields inner(const Json& json, const char* name, const std::string& where, Status* status) {
+  static const Json none;
+  const auto found = json.is_object() ? json.find(name) : json.end();
+  return {found == json.end() ? none : *found, where + name + ".", status};
+}
+
+OperatorWork work_from(JsonFields fields, uint32_t head) {
+  OperatorWork work;
+  std::vector<std::vector<uint64_t>> products;
+  fields.required("products", &products);
+  fields.required("bytes", &work.bytes);
+  fields.required("kernels", &work.kernels);
+  fields.optional("attention_flops", &work.attention_flops);
+  work.products = products_of(products, fields);
+  work.attention_head = work.attention_flops > 0 ? head : 0;
+  return work;
+}
+
+ProfiledRegion::Run run_from(JsonFields fields) {
+  ProfiledRegion::Run run;
+  std::vector<uint32_t> steps;
+  fields.required("steps", &steps);
+  fields.required("begin_bytes", &run.begin_bytes);
+  fields.required("after_bytes", &run.after_bytes);
+  if (steps.size() == 2) {
+    run.steps = {steps[0], steps[1]};
+  } else {
+    fields.fail("steps is not [first, last]");
+  }
+  return run;
+}
+
+void read_kept_regions(const Json& file, JsonFields& fields, ModelProfile* profile) {
+  if (!file.contains("regions")) return;
+  const Json* const list = fields.array("regions");
+  uint32_t head = 0;
+  fields.optional("attention_head", &head);
+  Status* const status = fields.status();
+  for (size_t i = 0; list != nullptr && i < list->size() && status->ok(); ++i) {
+    const Json& json = (*list)[i];
+    const std::string where = fmt::format("regions[{}].", i);
+    ProfiledRegion region{.forward = run_from(inner(json, "forward", where, status)),
+                          .backward = run_from(inner(json, "backward", where, status))};
+    for (const EnumName<Keep>& keep : kKeepNames) {
+      RegionBytes& bytes = region.bytes[static_cast<size_t>(keep.value)];
+      const Json& all = json.is_object() && json.contains("bytes") ? json["bytes"] : json;
+      JsonFields one = inner(all, keep.name, where + "bytes.", status);
+      one.required("held", &bytes.held);
+      one.required("forward_peak", &bytes.forward_peak);
+      one.required("backward_peak", &bytes.backward_peak);
+    }
+    JsonFields own(json, where, status);
+    const Json* const runs = own.array("second_run");
+    for (size_t k = 0; runs != nullptr && k < runs->size() && status->ok(); ++k) {
+      const std::string in_run = fmt::format("{}second_run[{}].", where, k);
+      JsonFields one((*runs)[k], in_run, status);
+      SecondRunWork work;
+      one.required("step", &work.step);
+      work.products = work_from(inner((*runs)[k], "kept", in_run, status), head);
+      work.others = work_from(inner((*runs)[k], "others", in_run, status), head);
+      region.second_run.push_back(std::move(work));
+    }
+    profile->regions.push_back(std::move(region));
+  }
+}
+
 // "dtype" where it is there; files of an earlier release say "dtype_bytes" alone, and 2 is BF16.
 void read_type(JsonFields& fields, ModelProfile* profile) {
   uint32_t bytes = 0;
@@ -154,6 +262,7 @@ std::string to_json(const ModelProfile& profile) {
   if (!profile.step_work.empty()) write_work(profile, &json);
   if (!profile.gradient_after.empty()) json["gradient_after"] = profile.gradient_after;
   if (!profile.activation_curve.empty()) json["activation_curve"] = profile.activation_curve;
+  if (!profile.regions.empty()) json["regions"] = regions_json(profile);
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
@@ -176,6 +285,7 @@ Result<ModelProfile> profile_from_json(std::string_view text) {
   if (status.ok()) read_work(fields, &profile);
   fields.optional("gradient_after", &profile.gradient_after);
   fields.optional("activation_curve", &profile.activation_curve);
+  if (status.ok()) read_kept_regions(file, fields, &profile);
   if (!status.ok()) {
     return error(Code::kBadInput, "not a profile: {}; 'elixirctl profile --output' writes one",
                  status.message());

@@ -104,7 +104,7 @@ SAMPLES = {'cases-training': ('swing_test|torch_ways|client_profile|fakegpu_matr
                               '|e2e_foreign(_losses)?$|e2e_plan$|e2e_ranks|e2e_surroundings',
                               ('client', 'daemon', 'e2e', 'fake_cuda', 'fake_nccl', 'planner')),
            'cases-other': ('failing_calls|optim_formats|models_config|models_convert|fuzz_corpus_test|job_schedules_test'
-                           '|planner_search|planner_answers|fault_kill'
+                           '|planner_search|planner_answers|planner_kept_regions|fault_kill'
                            '|elixird_saves|elixird_commit|elixird_test|daemon_logic|checkpoint_|job_exploration',
                            ('failing_calls', 'optim_cpu', 'models', 'fuzz', 'daemon', 'planner'))}
 

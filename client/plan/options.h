@@ -113,6 +113,10 @@ struct Options {
   // exchange, long_blocks, spare_slots and swing_stride go into the plan (elixir::plan). If it
   // could not follow them, the plan's values count.
   LayoutOptions layout = {};
+  // What elixir::checkpoint() keeps between a function's two runs. It holds for all regions of this
+  // process, until another optimizer is made. kProducts without a plan: the number of regions is
+  // known from the second pass on.
+  Activations activations = {};
   // A folder: a checkpoint, or a plain Hugging Face model. Parameters come from the folder and not
   // from the module, which may be on the meta device. With load_states the run resumes from the
   // folder (Optimizer::load). Buffers and left-out parameters come from the folder if it has them.

@@ -10,6 +10,7 @@
 #include "base/host_memory.h"
 #include "base/log.h"
 #include "base/units.h"
+#include "planner/activations.h"
 #include "planner/choice_names.h"
 #include "planner/machine.h"
 #include "planner/plan/plan.h"
@@ -181,6 +182,30 @@ Result<Layout> layout_of(const Options& options, const LaunchEnvironment& enviro
   return Layout{layout};
 }
 
+// What a plan file says, and what options.activations say, may not differ. The number of regions is
+// not known without a plan.
+Result<RegionPlan> regions_of(const Options& options) {
+  using enum Activations::Mode;
+  const Activations& asked = options.activations;
+  const planner::Plan* const plan = options.plan.get();
+  if (asked.mode == kProducts && (asked.products == 0 || asked.products > kMostRegions)) {
+    return error(Code::kInvalidArgument, "activations.products = {}: it must be in [1, {}]",
+                 asked.products, kMostRegions);
+  }
+  if (asked.mode == kAuto) return plan != nullptr ? plan->region_plan : RegionPlan();
+  if (plan == nullptr || plan->region_plan.regions == 0) {
+    if (asked.mode == kProducts) return RegionPlan{.keep_products = asked.products};
+    return region_plan_for(asked, kMostRegions);
+  }
+  const RegionPlan regions = region_plan_for(asked, plan->region_plan.regions);
+  if (regions == plan->region_plan) return regions;
+  return error(Code::kInvalidArgument,
+               "--activations {}: the plan has {} of {} regions keep everything and {} keep their "
+               "products; leave it out, or make a plan with it",
+               to_text(asked), plan->region_plan.keep_all, plan->region_plan.regions,
+               plan->region_plan.keep_products);
+}
+
 // By the node's capacity, which all its ranks see alike, not by what is free.
 uint32_t spare_slots_with_room(const RunPlan& plan, const LaunchEnvironment& environment) {
   const uint64_t usable_bytes = planner::usable_host_bytes(memory_capacity().available_bytes);
@@ -318,7 +343,9 @@ Result<RunPlan> make_run_plan(std::span<const ParameterSize> parameters, const O
   if (!layout.ok()) return layout.status();
   Result<ChunkPlan> chunks = plan_chunks(parameters, layout->options.chunk_numel);
   if (!chunks.ok()) return chunks.status();
-  RunPlan plan{.chunks = std::move(*chunks), .shape = {}};
+  const Result<RegionPlan> regions = regions_of(options);
+  if (!regions.ok()) return regions.status();
+  RunPlan plan{.chunks = std::move(*chunks), .shape = {}, .regions = *regions};
   if (options.plan) ELIXIR_RETURN_IF_ERROR(check_same_model(plan, *options.plan));
   const double share = layout->options.gpu_state_share.value_or(0);
   place_on_gpu(plan.chunks, layout->gpu_chunks.value_or(

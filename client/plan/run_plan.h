@@ -4,6 +4,7 @@
 #include <span>
 #include <vector>
 
+#include "base/region_plan.h"
 #include "base/status.h"
 #include "client/plan/chunk_plan.h"
 #include "client/plan/options.h"
@@ -42,6 +43,8 @@ struct RunPlan {
   uint64_t trainer_bytes = 0;
   bool sums = false;  // FP32 sums of gradients over micro-steps, wherever states are
   UpdateMode update = UpdateMode::kDeferred;  // early only with spare slots
+  // What checkpointed regions keep, for set_region_plan() of client/tensors.
+  RegionPlan regions = {};
 
   // How many single chunks, and how many runs of chunks, are gathered into blocks. The other chunks
   // are always on the device.

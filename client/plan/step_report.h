@@ -59,7 +59,11 @@ struct StepStats {
   // In that step: how many chunks of this node were updated before the verdict, and how many of
   // these updates the verdict kept.
   uint32_t early_chunks = 0, early_hits = 0;
-  uint32_t swing_chunks = 0;  // in that step: updated on the device, outside elixird's rate
+  uint32_t swing_chunks = 0;        // in that step: updated on the device, outside elixird's rate
+  uint64_t recomputed_regions = 0;  // checkpointed regions that ran again in backward
+  // By the plan, what its regions keep beside their inputs; 0 without a plan.
+  uint64_t kept_bytes = 0;
+  uint64_t activation_d2h_bytes = 0, activation_h2d_bytes = 0;  // to host memory and back
   // The times of roofline.step: on a CPU this step, on a GPU the last step that it has finished.
   // The update's time is that of the last step that elixird has finished.
   Roofline roofline;

@@ -45,6 +45,18 @@ bool forbidden() {
   return value != nullptr && std::string_view(value) == "0";
 }
 
+// ELIXIR_PROBE_SECONDS.
+double limit_from_environment(double otherwise) {
+  const char* const value = std::getenv("ELIXIR_PROBE_SECONDS");
+  if (value == nullptr || *value == '\0') return otherwise;
+  char* end = nullptr;
+  const double seconds = std::strtod(value, &end);
+  if (*end == '\0' && seconds > 0 && seconds <= kMostProbeSeconds) return seconds;
+  log_warn("probe_seconds_ignored", "value=\"{}\" needed=\"more than 0, at most {}\" instead={}",
+           std::string_view(value).substr(0, 40), kMostProbeSeconds, otherwise);
+  return otherwise;
+}
+
 Status not_measured(const std::string& why) {
   return error(Code::kUnavailable, "{}: elixirctl probe measures this machine", why);
 }
@@ -219,7 +231,10 @@ Result<ProbedMachine> measure(const FirstProbe& first) {
                  first.limit_s);
   if (!run.ok()) return not_measured(run.status().message());
   if (run->timed_out) {
-    return not_measured(fmt::format("the first probe took more than {:.0f} s", first.limit_s));
+    return not_measured(
+        fmt::format("the first probe took more than {:.0f} s "
+                    "(ELIXIR_PROBE_SECONDS gives it more)",
+                    first.limit_s));
   }
   if (run->exit_code != 0) {
     return not_measured(fmt::format("{} ended with {}", program, run->exit_code));
@@ -250,7 +265,9 @@ Result<KnownMachine> ask(const FirstProbe& first, const Cache& cache) {
 
 }  // namespace
 
-Result<KnownMachine> load_or_measure(const FirstProbe& first) {
+Result<KnownMachine> load_or_measure(const FirstProbe& asked) {
+  FirstProbe first = asked;
+  first.limit_s = limit_from_environment(asked.limit_s);
   if (first.hardware.empty()) return not_measured("CUDA shows no GPU");
   ELIXIR_CHECK(first.devices > 0 && first.ranks > 0 && first.limit_s >= 0,
                "{} devices of {} ranks in {} s", first.devices, first.ranks, first.limit_s);

@@ -19,7 +19,7 @@ struct FirstProbe {
   uint32_t devices = 1;      // at least so many must have been measured
   uint32_t ranks = 1;        // of this node, which all ask
   std::string job = "";      // equal on all ranks of a start, which have one parent process
-  double limit_s = 20;       // then the probe is ended
+  double limit_s = 20;       // then the probe is ended; ELIXIR_PROBE_SECONDS replaces it
   std::string program = "";  // "": elixir-probe, as installed with this program or library
 };
 
@@ -44,7 +44,8 @@ struct KnownMachine {
 // Returns kUnavailable, with cause and remedy, if nothing is known and ELIXIR_PROBE=0 forbids to
 // measure, or if measuring failed or took longer than the limit.
 inline constexpr int kAnswerSeconds = 600;
-Result<KnownMachine> load_or_measure(const FirstProbe& first);
+inline constexpr double kMostProbeSeconds = 3600;
+Result<KnownMachine> load_or_measure(const FirstProbe& asked);
 
 // Keeps what a training has measured, for later plans: planner::corrected() of the rates that it
 // was planned with, in hardware_cache_path(). `training` names it, for people. Returns kUnavailable

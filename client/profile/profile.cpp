@@ -6,6 +6,8 @@
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <algorithm>
+#include <array>
 #include <numeric>
 #include <optional>
 #include <unordered_set>
@@ -15,7 +17,9 @@
 #include "client/profile/counted_memory.h"
 #include "client/profile/meta_kernels.h"
 #include "client/profile/step_recorder.h"
+#include "client/regions/region_plan.h"
 #include "client/tensors/dispatch_key.h"
+#include "client/tensors/known_regions.h"
 #include "client/tensors/meta_init.h"
 #include "client/tensors/region_observer.h"
 #include "client/tensors/replace_data.h"
@@ -175,6 +179,60 @@ std::vector<uint32_t> first_use_order(const RecordedStep& step, size_t parameter
   return order;
 }
 
+// Sees nothing. While there is an observer, what is known of second runs stays known.
+class NoObserver final : public RegionObserver {
+  void region_begins(std::optional<uint32_t> /*number*/) override {}
+  void region_ends() noexcept override {}
+  void second_run_begins() override {}
+  void second_run_ends(uint32_t /*left_out*/) noexcept override {}
+};
+
+class WithRegionPlan {
+ public:
+  explicit WithRegionPlan(const RegionPlan& plan) : before_(region_plan()) {
+    set_region_plan(plan);
+  }
+  ~WithRegionPlan() { set_region_plan(before_); }
+
+ private:
+  const RegionPlan before_;
+};
+
+planner::RegionBytes bytes_of(const RecordedRegion& region) {
+  const RecordedRegion::Run& forward = region.forward;
+  return {.held = forward.end_bytes - std::min(forward.begin_bytes, forward.end_bytes),
+          .forward_peak = region.forward.peak_bytes - region.forward.begin_bytes,
+          .backward_peak = region.backward.peak_bytes - region.backward.begin_bytes};
+}
+
+planner::ProfiledRegion::Run run_of(const RecordedRegion::Run& run) {
+  return {.steps = run.steps, .begin_bytes = run.begin_bytes, .after_bytes = run.after_bytes};
+}
+
+// By Keep: a step in which all regions keep so much. Empty: they differ by more than that, or some
+// region is not in both passes.
+using StepsByKeep = std::array<RecordedStep, kKeeps.size()>;
+std::vector<planner::ProfiledRegion> regions_of(const StepsByKeep& steps) {
+  const std::vector<RecordedRegion>& nothing = steps[0].numbered_regions;
+  std::vector<planner::ProfiledRegion> regions;
+  for (size_t i = 0; i < nothing.size(); ++i) {
+    planner::ProfiledRegion region{.forward = run_of(nothing[i].forward),
+                                   .backward = run_of(nothing[i].backward),
+                                   .second_run = nothing[i].second_run};
+    for (size_t keep = 0; keep < steps.size(); ++keep) {
+      if (steps[keep].numbered_regions.size() != nothing.size()) return {};
+      const RecordedRegion& recorded = steps[keep].numbered_regions[i];
+      if (recorded.forward.times != 1 || recorded.backward.times != 1) return {};
+      region.bytes[keep] = bytes_of(recorded);
+    }
+    if (!nothing[i].forward.reads || !nothing[i].backward.reads) return {};
+    const auto last = static_cast<uint32_t>(steps[0].steps.size() - 1);
+    for (planner::SecondRunWork& work : region.second_run) work.step = std::min(work.step, last);
+    regions.push_back(std::move(region));
+  }
+  return regions;
+}
+
 planner::ModelProfile profile_of(const RecordedStep& step, const Replaced& module,
                                  const ProfileOptions& options) {
   const std::vector<NamedTensor>& parameters = module.parameters();
@@ -196,7 +254,7 @@ planner::ModelProfile profile_of(const RecordedStep& step, const Replaced& modul
     std::vector<uint32_t>& renamed = profile.steps.emplace_back();
     for (const uint32_t parameter : reads) renamed.push_back(place[parameter]);
   }
-  profile.checkpoint_regions = step.regions;
+  profile.checkpoint_regions = step.region_steps;
   profile.activation_bytes = step.peak_bytes;
   profile.buffer_bytes = module.buffer_bytes() + step.input_bytes;
   profile.type = options.dtype;
@@ -216,10 +274,10 @@ std::vector<c10::DeviceType> counted_devices(at::Device device, ProfileTarget ta
   return types;
 }
 
-// Records one step; `failed` is the operator that threw, if one did.
+// Records one step in `step`; `failed` is the operator that threw, if one did.
 planner::ModelProfile record_step(const ModelTensors& model, const LossOn& loss,
                                   const ProfileOptions& options, at::Device device,
-                                  std::string* failed) {
+                                  RecordedStep* step, std::string* failed) {
   const c10::impl::ExcludeDispatchKeyGuard computing(kMetaInitKey);  // also under MetaInit
   Replaced module(model, device, options);
   const at::AutoGradMode gradients(true);
@@ -236,7 +294,30 @@ planner::ModelProfile record_step(const ModelTensors& model, const LossOn& loss,
     *failed = recorder.failed_operator();
     throw;
   }
-  return profile_of(recorder.finish(), module, options);
+  *step = recorder.finish();
+  return profile_of(*step, module, options);
+}
+
+// Each region's second run is known once a step has run. So a step with regions runs once more as
+// it will each time, and once with each amount that they could keep.
+planner::ModelProfile record_steps(const ModelTensors& model, const LossOn& loss,
+                                   const ProfileOptions& options, std::string* failed) {
+  NoObserver none;
+  const ObservedRegions keeps_what_is_known(&none);
+  const auto record = [&](const RegionPlan& plan, RecordedStep* step) {
+    const WithRegionPlan regions(plan);
+    return record_step(model, loss, options, at::kMeta, step, failed);
+  };
+  StepsByKeep steps;
+  planner::ModelProfile profile = record({}, &steps[0]);
+  if (steps[0].numbered_regions.empty()) return profile;
+  const auto n = static_cast<uint32_t>(steps[0].numbered_regions.size());
+  profile = record({}, &steps[0]);
+  if (!stops_early()) return profile;  // and keeps no products
+  record({.regions = n, .keep_products = n}, &steps[static_cast<size_t>(Keep::kProducts)]);
+  record({.regions = n, .keep_all = n}, &steps[static_cast<size_t>(Keep::kAll)]);
+  profile.regions = regions_of(steps);
+  return profile;
 }
 
 }  // namespace
@@ -246,7 +327,7 @@ Result<planner::ModelProfile> profile_step(const ModelTensors& model, const Loss
   const TargetKernels kernels(options.target);
   std::string failed;
   try {
-    return record_step(model, loss, options, at::kMeta, &failed);
+    return record_steps(model, loss, options, &failed);
   } catch (const c10::NotImplementedError& unknown) {
     return error(Code::kUnavailable,
                  "operator {} cannot be profiled: it has no kernel for meta tensors; measure a "
@@ -259,7 +340,13 @@ Result<planner::ModelProfile> profile_step(const ModelTensors& model, const Loss
 planner::ModelProfile measure_step(const ModelTensors& model, const LossOn& loss,
                                    const ProfileOptions& options) {
   std::string failed;
-  planner::ModelProfile profile = record_step(model, loss, options, at::kCPU, &failed);
+  NoObserver none;
+  const ObservedRegions keeps_what_is_known(&none);
+  RecordedStep step;
+  planner::ModelProfile profile = record_step(model, loss, options, at::kCPU, &step, &failed);
+  if (!step.numbered_regions.empty()) {  // as it will run each time
+    profile = record_step(model, loss, options, at::kCPU, &step, &failed);
+  }
   profile.measured = true;
   return profile;
 }

@@ -26,14 +26,16 @@ using LossOn = std::function<at::Tensor(at::Device)>;
 // under MetaInit). During the call, meta tensors replace the parameters (in `dtype`) and the
 // buffers. Gradients stay as they are. As in a training, each parameter's
 // gradient is taken away as soon as it is complete. Call it from one thread at a time; backward
-// runs on that thread.
+// runs on that thread. If the model has checkpointed regions, the step runs four times, so that
+// ModelProfile::regions tells what they could keep.
 //
 // Returns kUnavailable, with the operator's name, if an operator has no kernel for meta tensors.
 // Other exceptions of the module pass through.
 Result<planner::ModelProfile> profile_step(const ModelTensors& model, const LossOn& loss,
                                            const ProfileOptions& options);
 
-// Runs this step on the CPU and counts torch's memory; `measured` is set. The module must lie on
+// Runs this step on the CPU, twice if it has checkpointed regions, and counts torch's memory;
+// `measured` is set, and there are no ModelProfile::regions. The module must lie on
 // the CPU or remember its values (MetaInit). In the second case it is materialised for the call.
 planner::ModelProfile measure_step(const ModelTensors& model, const LossOn& loss,
                                    const ProfileOptions& options);

@@ -79,11 +79,28 @@ void StepRecorder::add_work(size_t step, const planner::OperatorWork& work) {
   (step < step_.work.size() ? step_.work[step] : before_first_).add(work);
 }
 
+void StepRecorder::second_run_begins() {
+  second_run_.emplace();
+  ++second_runs_;
+}
+
 void StepRecorder::second_run_ends(uint32_t left_out) noexcept {
   if (!second_run_) return;  // a function that runs backward inside of it
   const size_t run = second_run_->size() - std::min<size_t>(left_out, second_run_->size());
-  for (size_t i = 0; i < run; ++i) add_work((*second_run_)[i].step, (*second_run_)[i].work);
+  for (size_t i = 0; i < run; ++i) {
+    add_work((*second_run_)[i].step, (*second_run_)[i].work);
+    if (region_ && backward_) note_second_run((*second_run_)[i]);
+  }
   second_run_.reset();
+}
+
+// Regions inside of a region that keeps its products keep nothing: their products are no others.
+void StepRecorder::note_second_run(const WorkOfStep& one) {
+  std::vector<planner::SecondRunWork>& works = step_.numbered_regions[*region_].second_run;
+  const auto step = static_cast<uint32_t>(one.step);
+  if (works.empty() || works.back().step != step) works.push_back({.step = step});
+  const bool kept = second_runs_ == 1 && one.work.flops() > 0;
+  (kept ? works.back().products : works.back().others).add(one.work);
 }
 
 void StepRecorder::acquire(std::span<const uint32_t> parameters, const char* /*operator_name*/) {
@@ -102,6 +119,7 @@ void StepRecorder::acquire(std::span<const uint32_t> parameters, const char* /*o
 void StepRecorder::begin_operator() {
   if (reads_.empty()) return;
   note_memory();
+  ended_.reset();
   note_uses(reads_);
   step_.steps.push_back(std::exchange(reads_, {}));
   step_.work.push_back(std::exchange(before_first_, {}));
@@ -121,6 +139,14 @@ void StepRecorder::note_uses(const std::vector<uint32_t>& parameters) {
 
 void StepRecorder::note_memory() {
   const uint64_t peak = memory_->take_recent_peak();
+  if (region_) {
+    uint64_t& most = run_of(*region_, backward_).peak_bytes;
+    most = std::max(most, peak);
+  }
+  if (ended_) {
+    uint64_t& most = run_of(ended_->first, ended_->second).after_bytes;
+    most = std::max(most, peak);
+  }
   if (!step_.peaks.empty()) step_.peaks.back() = std::max(step_.peaks.back(), peak);
 }
 
@@ -163,10 +189,40 @@ void StepRecorder::gradient_complete(uint32_t parameter) {
       static_cast<int64_t>(std::max<size_t>(last, step_.backward_begin));
 }
 
+RecordedRegion::Run& StepRecorder::run_of(uint32_t region, bool backward) {
+  RecordedRegion& recorded = step_.numbered_regions[region];
+  return backward ? recorded.backward : recorded.forward;
+}
+
+void StepRecorder::region_begins(std::optional<uint32_t> number) {
+  note_memory();
+  ended_.reset();
+  region_first_ = step_.steps.size();
+  second_runs_ = 0;
+  region_ = number;
+  if (number && step_.numbered_regions.size() <= *number) {
+    step_.numbered_regions.resize(*number + 1);
+  }
+  if (!number) return;
+  RecordedRegion::Run& run = run_of(*number, backward_);
+  ++run.times;
+  run.begin_bytes = run.peak_bytes = memory_->current_bytes();
+}
+
 void StepRecorder::region_ends() noexcept {
-  if (step_.steps.size() == region_first_) return;
-  step_.regions.push_back(
-      {static_cast<uint32_t>(region_first_), static_cast<uint32_t>(step_.steps.size() - 1)});
+  note_memory();
+  const bool reads = step_.steps.size() > region_first_;
+  const planner::OperatorRange steps{static_cast<uint32_t>(region_first_),
+                                     static_cast<uint32_t>(step_.steps.size() - 1)};
+  if (region_) {
+    RecordedRegion::Run& run = run_of(*region_, backward_);
+    run.end_bytes = memory_->current_bytes();
+    run.reads = reads;
+    if (reads) run.steps = steps;
+    ended_.emplace(*region_, backward_);
+  }
+  region_.reset();
+  if (reads) step_.region_steps.push_back(steps);
 }
 
 RecordedStep StepRecorder::finish() {

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "client/profile/counted_memory.h"
@@ -17,14 +18,28 @@
 
 namespace elixir {
 
+// A checkpointed region of the recorded step. Bytes are those that torch holds.
+struct RecordedRegion {
+  struct Run {
+    uint32_t times = 0;  // 1: it is recorded
+    planner::OperatorRange steps = {};
+    bool reads = false;  // an operator reads parameters; else `steps` is empty
+    uint64_t begin_bytes = 0, end_bytes = 0, peak_bytes = 0;
+    uint64_t after_bytes = 0;  // the peak behind it, until an operator reads parameters
+  };
+  Run forward, backward;
+  std::vector<planner::SecondRunWork> second_run;  // by step, ascending
+};
+
 // The operators and the memory of one step. Parameters are indices.
 struct RecordedStep {
   std::vector<std::vector<uint32_t>> steps;
   std::vector<planner::OperatorWork> work;  // by step, with the operators that follow it
   std::vector<uint64_t> peaks;              // by step: peak of memory until the next one begins
-  std::vector<planner::OperatorRange> regions;
-  std::vector<int64_t> gradient_after;  // by parameter; -1: it got none
-  std::vector<bool> shared;             // by parameter
+  std::vector<planner::OperatorRange> region_steps;
+  std::vector<RecordedRegion> numbered_regions;  // by their number in the pass
+  std::vector<int64_t> gradient_after;           // by parameter; -1: it got none
+  std::vector<bool> shared;                      // by parameter
   uint32_t backward_begin = 0;
   uint64_t peak_bytes = 0, input_bytes = 0;
   std::string failed_operator;  // the innermost operator that threw
@@ -49,10 +64,10 @@ class StepRecorder final : public OperatorObserver, public ChunkSource, public R
            std::vector<c10::IValue>* stack) override;
   void acquire(std::span<const uint32_t> parameters, const char* operator_name) override;
   void release(std::span<const uint32_t> /*parameters*/) noexcept override {}
-  void region_begins() override { region_first_ = step_.steps.size(); }
+  void region_begins(std::optional<uint32_t> number) override;
   void region_ends() noexcept override;
   void left_out() override { begin_operator(); }
-  void second_run_begins() override { second_run_.emplace(); }
+  void second_run_begins() override;
   void second_run_ends(uint32_t left_out) noexcept override;
 
  private:
@@ -69,6 +84,8 @@ class StepRecorder final : public OperatorObserver, public ChunkSource, public R
     size_t step = 0;
     planner::OperatorWork work;
   };
+  RecordedRegion::Run& run_of(uint32_t region, bool backward);
+  void note_second_run(const WorkOfStep& one);
 
   const at::Device device_;
   MemoryCount* const memory_;
@@ -76,6 +93,10 @@ class StepRecorder final : public OperatorObserver, public ChunkSource, public R
   int depth_ = 0;
   bool backward_ = false;
   size_t region_first_ = 0;
+  std::optional<uint32_t> region_;  // in numbered_regions, while it runs
+  uint32_t second_runs_ = 0;        // in the region that runs
+  // The last one that ran, and whether that was in backward; until an operator reads parameters.
+  std::optional<std::pair<uint32_t, bool>> ended_;
   // By operator, while a region's second run lasts.
   std::optional<std::vector<WorkOfStep>> second_run_;
   planner::OperatorWork before_first_;  // by operators before forward's or backward's first step

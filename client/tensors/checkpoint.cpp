@@ -11,9 +11,9 @@
 
 #include "base/check.h"
 #include "base/throw_error.h"
+#include "client/regions/region_plan.h"
 #include "client/tensors/parameter_reads.h"
 #include "client/tensors/region_observer.h"
-#include "client/tensors/region_plan.h"
 #include "client/tensors/region_state.h"
 #include "client/tensors/second_run.h"
 
@@ -31,8 +31,9 @@ thread_local std::unique_ptr<KnownRegions> profiled_regions;
 
 class ObservedRegion {
  public:
-  ObservedRegion() {
-    if (region_depth++ == 0 && region_observer != nullptr) region_observer->region_begins();
+  explicit ObservedRegion(const std::optional<RegionNumber>& number) {
+    if (region_depth++ > 0 || region_observer == nullptr) return;
+    region_observer->region_begins(number ? std::optional(number->value()) : std::nullopt);
   }
   ~ObservedRegion() {
     if (--region_depth == 0 && region_observer != nullptr) region_observer->region_ends();
@@ -80,7 +81,7 @@ struct Region : torch::CustomClassHolder {
         autocast(device_of(inputs)),
         kind(kind_of_region(function_type, region_depth, inputs)) {
     if (region_depth == 0) number.emplace();
-    keep = number ? region_plan().keep(number->value()) : keep_of_regions_inside;
+    keep = number ? keep_of_region(number->value()) : keep_of_regions_inside;
     if (keep == Keep::kProducts && observes_second_runs()) {
       products = StoredProducts(known_regions()->find(kind)->products_to_store());
     }
@@ -176,6 +177,7 @@ bool a_profiler_looks_at_tensors() {
 }
 
 Graph recompute(Region& region, const std::vector<at::Tensor>& inputs, const variable_list& grads) {
+  if (region.number) note_region_run_again();
   ObservedSecondRun observed;
   if (observes_second_runs() && !a_profiler_looks_at_tensors()) {
     return run_until_needed(region, inputs, grads, &observed.left_out);
@@ -312,7 +314,7 @@ class Checkpoint : public torch::autograd::Function<Checkpoint> {
     context->save_for_backward(inputs.vec());
     // An output that the loss does not use gives parameters no gradient, not one of zeros.
     context->set_materialize_grads(false);
-    const ObservedRegion observed;
+    const ObservedRegion observed(region->number);
     variable_list outputs = region->keep == Keep::kAll ? run_and_keep(region, inputs.vec())
                                                        : run_first(region, inputs.vec());
     alias_what_others_hold(&outputs);
@@ -325,7 +327,7 @@ class Checkpoint : public torch::autograd::Function<Checkpoint> {
         c10::static_intrusive_pointer_cast<Region>(context->saved_data["region"].toCapsule());
     const variable_list inputs = context->get_saved_variables();
     check_parameters_are_the_same(*region);
-    const ObservedRegion observed;
+    const ObservedRegion observed(region->number);
     const Graph graph = graph_for_backward(*region, inputs, grads);
     if (region->number) region->number->end();
     if (!graph.roots.empty()) {
@@ -354,7 +356,8 @@ void check_defined(const std::vector<at::Tensor>& inputs) {
 bool in_checkpointed_region() { return region_depth > 0; }
 
 RegionObserver* observe_regions(RegionObserver* observer) {
-  profiled_regions = observer != nullptr ? std::make_unique<KnownRegions>() : nullptr;
+  if (observer == nullptr) profiled_regions.reset();
+  if (observer != nullptr && !profiled_regions) profiled_regions = std::make_unique<KnownRegions>();
   return std::exchange(region_observer, observer);
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 namespace elixir {
 
@@ -10,7 +11,8 @@ namespace elixir {
 class RegionObserver {
  public:
   virtual ~RegionObserver() = default;
-  virtual void region_begins() = 0;
+  // `number` counts the regions of a pass in forward; empty: not known.
+  virtual void region_begins(std::optional<uint32_t> number) = 0;
   virtual void region_ends() noexcept = 0;
   // Around a region's second run, without the gradients that follow. Its last `left_out` operators
   // ran this once, to be known, and run no more (client/tensors/second_run).
@@ -22,8 +24,8 @@ class RegionObserver {
 // but it is no evaluation.
 bool in_checkpointed_region();
 
-// Sets this thread's observer, or removes it with null. Returns the previous one. A new observer
-// sees second runs of which nothing is known yet.
+// Sets this thread's observer, or removes it with null. Returns the previous one. Where there was
+// none, the new observer sees second runs of which nothing is known yet.
 RegionObserver* observe_regions(RegionObserver* observer);
 
 }  // namespace elixir

@@ -48,6 +48,7 @@ planner::PlanRequest request_of(const Options& options) {
   request.layout.spare_slots = options.layout.spare_slots;
   request.layout.swing_stride = options.layout.swing_stride;
   request.update = options.update;
+  request.regions = options.activations;
   request.accumulate = options.accumulate;
   request.host_ahead = !on_cpu(options);
   request.copies_at_once = copies_at_once(parse_device(options.device), {.link = options.link});

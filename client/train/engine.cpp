@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "client/regions/region_plan.h"
 #include "client/tensors/resolved.h"
 #include "client/train/weights.h"
 
@@ -30,6 +31,7 @@ void Engine::add_stats(shm::StepRecord& record) {
   now.h2d_bytes = device_->h2d_bytes();
   now.d2h_bytes = device_->d2h_bytes();
   now.d2d_bytes = exchange_->d2d_bytes();
+  now.recomputed_regions = regions_run_again();
   const StepStats& before = counters_at_step_;
   stats_.step = record.step;
   stats_.gathers = record.gathers = now.gathers - before.gathers;
@@ -38,6 +40,7 @@ void Engine::add_stats(shm::StepRecord& record) {
   stats_.h2d_bytes = record.h2d_bytes = now.h2d_bytes - before.h2d_bytes;
   stats_.d2h_bytes = record.d2h_bytes = now.d2h_bytes - before.d2h_bytes;
   stats_.d2d_bytes = record.d2d_bytes = now.d2d_bytes - before.d2d_bytes;
+  stats_.recomputed_regions = now.recomputed_regions - before.recomputed_regions;
   counters_at_step_ = now;
   const shm::UpdateResult updated = session_->last_finished();
   stats_.update_numel_per_s = updated.update_ns == 0

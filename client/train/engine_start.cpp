@@ -16,6 +16,7 @@
 #include "client/exchange/host_exchange.h"
 #include "client/plan/host_memory_check.h"
 #include "client/ranks/read_launch_environment.h"
+#include "client/regions/region_plan.h"
 #include "client/tensors/interception.h"
 #include "client/tensors/replace_data.h"
 #include "client/tensors/scalar_type.h"
@@ -130,6 +131,9 @@ Engine::Engine(const ModelParts& model, const optim::AdamOptions& hyperparameter
                  : std::make_unique<StepTrace>(options.trace, environment_.rank, *device_)),
       meter_(*device_, trace_.get()) {
   if (options.plan) summary_.predicted_step_s = options.plan->predicted.step_s;
+  if (options.plan) stats_.kept_bytes = options.plan->kept_bytes;
+  set_region_plan(run_plan_.regions);
+  counters_at_step_.recomputed_regions = regions_run_again();
   keep_interception();
   const c10::InferenceMode training(false);  // views made in it could not be trained
   const std::optional<StoredRun> stored = stored_run(model, options);  // what does not fit, first

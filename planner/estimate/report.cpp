@@ -305,6 +305,14 @@ Result<EstimateReport> make_report(const EstimateRequest& request, const ReportO
     if (!row.ok()) return row.status();
     report.rows.push_back(*row);
   }
+  if (options.zero) {
+    report.zero =
+        zero_arithmetic({.gpus = request.gpus,
+                         .gpu_memory_bytes = request.gpu_memory_bytes.value_or(0),
+                         .batch = static_cast<uint64_t>(std::max<int64_t>(options.step.batch, 0)),
+                         .seq = static_cast<uint64_t>(options.step.seq),
+                         .shape = options.zero_shape});
+  }
   return report;
 }
 
@@ -333,6 +341,7 @@ std::string to_json(const EstimateReport& report) {
     json["trainable"] = false;
   }
   for (const ReportRow& row : report.rows) json[strategy_name(row.strategy)] = row_of(row);
+  if (report.zero) json["zero"] = OrderedJson::parse(to_json(*report.zero));
   return json.dump(2, ' ', false, OrderedJson::error_handler_t::replace);
 }
 
@@ -345,7 +354,11 @@ std::string to_text(const EstimateReport& report) {
                   request.gpus == 1 ? "" : "s", std::min(request.gpus, request.gpus_per_node));
   text += table_head(report);
   for (const ReportRow& row : report.rows) text += table_row(row, report);
-  return text + "\n" + foot(report);
+  text += "\n" + foot(report);
+  if (!report.zero) return text;
+  const std::string zero = to_text(*report.zero, report.activation_bytes.value_or(0));
+  return text + "\n" +
+         (zero.empty() ? "ZeRO's arithmetic needs --gpu-memory, or --model and --batch.\n" : zero);
 }
 
 }  // namespace elixir::planner

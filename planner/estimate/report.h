@@ -9,6 +9,7 @@
 
 #include "planner/estimate/estimate.h"
 #include "planner/estimate/quantised.h"
+#include "planner/estimate/zero_arithmetic.h"
 #include "planner/models/model_request.h"
 #include "planner/plan/plan.h"
 #include "planner/profile.h"
@@ -35,6 +36,8 @@ struct ReportOptions {
   ModelRequest step = {.batch = 0};   // a batch other than 0: its activations count in `fits`
   BatchProfiles* profiles = nullptr;  // for sequences of step.seq tokens; null: not known
   uint64_t chunk_numel = 0;           // for Elixir's plans; 0: the length that needs least of a GPU
+  bool zero = false;                  // ZeRO's own arithmetic is asked for
+  ZeroShape zero_shape = {};          // for it
 
   std::vector<QuantisedWeights> quantised = {};  // part of the parameters
 
@@ -66,6 +69,7 @@ struct EstimateReport {
   std::optional<uint64_t> u_allowed_bytes = {};   // per GPU, for model states
   uint64_t activations_short_bytes = 0;           // missing if activations leave nothing; else 0
   std::vector<ReportRow> rows = {};               // in the order of kStateStrategies
+  std::optional<ZeroArithmetic> zero = {};        // if options.zero
 };
 
 // REQUIRES: check_request() is OK. Returns the errors of options.profiles, and least_plan()'s for
@@ -77,6 +81,7 @@ Result<EstimateReport> make_report(const EstimateRequest& request, const ReportO
 // "fits" and "largest_batch" are there if they are known. Elixir's row also has "chunk_numel",
 // "rcache_blocks", "long_blocks" and "long_numel" of `least`. by_kind has every member of
 // StateBytes; they add up to the two sums.
+// options.zero adds "zero": to_json(ZeroArithmetic).
 // Quantised weights add "quantised": [{"type", "tensors", "params", "bytes"}], and "trainable":
 // false.
 std::string to_json(const EstimateReport& report);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/compute_type.h"
+#include "base/region_plan.h"
 #include "planner/compute_parts.h"
 #include "planner/simulate/simulate.h"
 #include "planner/simulate/step_model.h"
@@ -83,6 +84,8 @@ struct Plan {
   uint32_t accumulate = 1;  // backward passes per step
   uint64_t tokens = 0;      // per pass and GPU
   bool checkpointed = false;
+  RegionPlan region_plan = {};  // for a pass; no region: none is checkpointed, or it is not known
+  uint64_t kept_bytes = 0;      // part of bytes.gpu_activations: what regions keep beside inputs
   ComputeType type = ComputeType::kBf16;
   uint64_t chunk_numel = 0;
   uint64_t long_numel = 0;  // the longest run of chunks with one parameter; 0: none

@@ -199,6 +199,31 @@ void read_bytes(const Json& file, Status* status, Plan* plan) {
   step.optional("g2g", &plan->predicted.g2g_bytes);
 }
 
+// The counts of regions by what they do. Nothing goes to the host yet.
+Json regions_json(const RegionPlan& plan) {
+  return {{"recompute", plan.regions - plan.keep_products - plan.keep_all},
+          {"keep_products", plan.keep_products},
+          {"keep_all", plan.keep_all},
+          {"host_products", 0},
+          {"host_boundaries", 0}};
+}
+
+// Plans of an earlier release have none: their regions recompute.
+void read_regions(const Json& file, Status* status, RegionPlan* plan) {
+  if (!has(file, "regions")) return;
+  JsonFields fields(file["regions"], "regions.", status);
+  uint32_t recompute = 0;
+  fields.required("recompute", &recompute);
+  fields.required("keep_products", &plan->keep_products);
+  fields.required("keep_all", &plan->keep_all);
+  const uint64_t regions = uint64_t{recompute} + plan->keep_products + plan->keep_all;
+  if (status->ok() && regions > kMostRegions) {
+    fields.fail(fmt::format("regions are {}, and at most {} are possible", regions, kMostRegions));
+    return;
+  }
+  plan->regions = static_cast<uint32_t>(regions);
+}
+
 void read_choice(const Json& file, JsonFields& fields, Plan* plan) {
   fields.optional("waste_ratio", &plan->waste_ratio);
   fields.optional("equation_stride", &plan->equation_stride);
@@ -271,6 +296,8 @@ std::string to_json(const Plan& plan, const PlanExtras& extras) {
       {"accumulate", plan.accumulate},
       {"tokens", plan.tokens},
       {"checkpoint_activations", plan.checkpointed},
+      {"regions", regions_json(plan.region_plan)},
+      {"kept_bytes", plan.kept_bytes},
       {"dtype", compute_type_name(plan.type)},
       {"update", name_in(kUpdateModeNames, plan.update)},
       {"spare_slots", plan.chosen.spare_slots},
@@ -313,6 +340,8 @@ Result<Plan> plan_from_json(std::string_view text) {
   Plan plan;
   fields.required("gpus", &plan.gpus);
   fields.required("checkpoint_activations", &plan.checkpointed);
+  read_regions(file, &status, &plan.region_plan);
+  fields.optional("kept_bytes", &plan.kept_bytes);
   fields.required("chunk_numel", &plan.chunk_numel);
   fields.required("n_chunks", &plan.n_chunks);
   fields.required("rcache_blocks", &plan.chosen.rcache_blocks);

@@ -175,6 +175,21 @@ std::string swing_text(const Plan& plan) {
   return "";
 }
 
+// "" if no region is known.
+std::string regions_text(const Plan& plan) {
+  const RegionPlan& regions = plan.region_plan;
+  if (regions.regions == 0) return "";
+  std::string text;
+  const auto add = [&text](uint32_t count, const char* what) {
+    if (count > 0) text += fmt::format("{}{} {}", text.empty() ? "" : ", ", count, what);
+  };
+  add(regions.keep_all, "keep everything");
+  add(regions.keep_products, "keep products");
+  if (!text.empty()) text += fmt::format(" ({})", format_bytes(plan.kept_bytes));
+  add(regions.regions - regions.keep_all - regions.keep_products, "recompute");
+  return text;
+}
+
 std::string plan_text(const Plan& plan, const PlanExtras& extras) {
   const StepTimes& times = plan.predicted;
   const PlanBytes& bytes = plan.bytes;
@@ -193,6 +208,7 @@ std::string plan_text(const Plan& plan, const PlanExtras& extras) {
        fmt::format("{}{} parameters{}, {} tokens a GPU and {}{}",
                    plan.model.empty() ? "" : plan.model + ", ", count(plan.numel), frozen,
                    plan.tokens, passes, plan.checkpointed ? ", activation checkpointing" : ""));
+  if (const std::string text = regions_text(plan); !text.empty()) line("regions", text);
   line("GPUs", gpus_text(plan));
   line("chunks",
        fmt::format("{} of {} elements ({}), waste {:.1f} %", plan.n_chunks, plan.chunk_numel,

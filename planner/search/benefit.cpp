@@ -14,10 +14,14 @@ constexpr uint32_t kLongestStride = 64;  // rarer is not worth the memory
 
 }  // namespace
 
+double allocated_activations(const ModelProfile& profile) {
+  if (profile.allocated_bytes != 0) return static_cast<double>(profile.allocated_bytes);
+  return kActivationFactor * static_cast<double>(profile.activation_bytes);
+}
+
 uint64_t allowed_bytes(const Machine& machine, const ModelProfile& profile) {
   const double left = static_cast<double>(machine.gpu_memory_bytes) -
-                      static_cast<double>(profile.buffer_bytes) -
-                      kActivationFactor * static_cast<double>(profile.activation_bytes);
+                      static_cast<double>(profile.buffer_bytes) - allocated_activations(profile);
   // Where activations are small their fragmentation does not hold the overhead, too.
   const double beside =
       static_cast<double>(machine.gpu_memory_bytes) - static_cast<double>(profile.buffer_bytes) -

@@ -4,14 +4,17 @@
 
 #include <cstdint>
 
+#include "planner/kept_regions.h"
 #include "planner/machine.h"
 #include "planner/profile.h"
 #include "shm/shape.h"
 
 namespace elixir::planner {
 
-inline constexpr double kAllocatedShare = 0.95;    // F_alloc: the part of what is left that is used
-inline constexpr double kActivationFactor = 1.25;  // F_frag: fragmentation of torch's allocator
+inline constexpr double kAllocatedShare = 0.95;  // F_alloc: the part of what is left that is used
+
+// Activations with fragmentation: F_frag times as many, or ModelProfile::allocated_bytes.
+double allocated_activations(const ModelProfile& profile);
 
 // U_allowed = F_alloc * (capacity - U_buffer - F_frag * U_activation): bytes of one GPU for
 // gathered chunks and states (Elixir, arXiv 2212.05339 v2, section 3). It always leaves at least

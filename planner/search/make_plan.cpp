@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "planner/chunks/chunk_search.h"
+#include "planner/search/region_choice.h"
 #include "planner/search/search.h"
 #include "planner/search/search_input.h"
 
@@ -61,6 +62,17 @@ class Planner {
     ELIXIR_RETURN_IF_ERROR(settle_swing(&chosen));
     ELIXIR_RETURN_IF_ERROR(chosen->search.settle_spare_slots());
     return chosen->search.finish();
+  }
+
+  // The shortest step at this length, with some of what run() looks at. Infinite: it does not fit.
+  Result<double> step_s_at(uint64_t numel) {
+    const double never = std::numeric_limits<double>::infinity();
+    if (!input_.unfit.ok()) return never;
+    AtLength at(*this, pack(packed_sizes(input_.profile), numel));
+    if (!at.search.fits()) return never;
+    ELIXIR_RETURN_IF_ERROR(at.search.look());
+    ELIXIR_RETURN_IF_ERROR(at.search.refine());
+    return at.step_s();
   }
 
   Result<LeastCandidate> least() {
@@ -248,20 +260,61 @@ Result<PlannedStep> early_if_worth(const SearchInput& input, const PlanRequest& 
   return without;
 }
 
+Result<PlannedStep> plan_of(const SearchInput& input, const PlanRequest& request) {
+  if (!input.unfit.ok()) return input.unfit;
+  Result<PlannedStep> planned = Planner(input, request).run();
+  if (planned.ok()) planned = early_if_worth(input, request, std::move(*planned));
+  if (!planned.ok()) return planned;
+  planned->plan.assumed_fp32 = input.assumed_fp32;
+  planned->plan.region_plan = input.region_plan;
+  planned->plan.kept_bytes = input.profile.held_bytes;
+  return planned;
+}
+
+// The same input without any second run, in the memory that recomputing takes: no choice of regions
+// can have a shorter step.
+SearchInput without_second_runs(const SearchInput& input, const PlanRequest& request) {
+  const auto n = static_cast<uint32_t>(input.profile.regions.size());
+  SearchInput free = with_regions(input, request, {.regions = n, .keep_all = n});
+  free.allowed_bytes = input.allowed_bytes;
+  free.unfit = input.unfit;
+  return free;
+}
+
+// Regions keep what shortens the step, at the length of chunks that is best if they keep nothing.
+// Then all lengths are looked at again.
+Result<PlannedStep> keep_if_worth(const SearchInput& input, const PlanRequest& request,
+                                  PlannedStep recomputing) {
+  const bool chooses = request.policy == Policy::kElixir && !input.profile.regions.empty() &&
+                       request.regions.mode == Activations::Mode::kAuto;
+  if (!chooses) return recomputing;
+  const uint64_t numel = recomputing.plan.chunk_numel;
+  const auto step_s = [&](const SearchInput& at) { return Planner(at, request).step_s_at(numel); };
+  const Result<double> now_s = step_s(input);
+  if (!now_s.ok()) return now_s.status();
+  const Result<double> least_s = step_s(without_second_runs(input, request));
+  if (!least_s.ok()) return least_s.status();
+  if (*least_s > (1 - kRegionGain) * *now_s) return recomputing;
+  const Result<RegionPlan> chosen = choose_regions(
+      static_cast<uint32_t>(input.profile.regions.size()),
+      [&](const RegionPlan& plan) { return step_s(with_regions(input, request, plan)); });
+  if (!chosen.ok()) return chosen.status();
+  if (*chosen == input.region_plan) return recomputing;
+  Result<PlannedStep> keeping = plan_of(with_regions(input, request, *chosen), request);
+  if (!keeping.ok() && keeping.status().code() == Code::kResourceExhausted) return recomputing;
+  if (!keeping.ok()) return keeping;
+  const double most_s = (1 - kRegionGain) * recomputing.plan.predicted.step_s;
+  return keeping->plan.predicted.step_s <= most_s ? std::move(keeping) : recomputing;
+}
+
 }  // namespace
 
 Result<PlannedStep> make_plan(const ModelProfile& asked, const Machine& as_measured,
                               const PlanRequest& request) {
   const Result<SearchInput> input = search_input(asked, as_measured, request);
   if (!input.ok()) return input.status();
-  if (!input->unfit.ok()) return input->unfit;
-  Planner planner(*input, request);
-  Result<PlannedStep> planned = planner.run();
-  if (planned.ok()) {
-    planned = early_if_worth(*input, request, std::move(*planned));
-  }
-  if (planned.ok()) planned->plan.assumed_fp32 = input->assumed_fp32;
-  return planned;
+  Result<PlannedStep> planned = plan_of(*input, request);
+  return planned.ok() ? keep_if_worth(*input, request, std::move(*planned)) : planned;
 }
 
 Result<LeastPlan> least_plan(const ModelProfile& asked, const Machine& as_measured,

@@ -34,7 +34,11 @@ struct PlanRequest {
   // Empty: early if host memory has room for spare slots and they gain enough, else deferred.
   std::optional<UpdateMode> update = {};
   uint32_t accumulate = 1;  // backward passes per step; gradients of several are summed in FP32
-  bool host_ahead = true;   // as in StepRuntime; false if the CPU emulates the device
+  // kAuto: what makes the step shortest (kRegionGain in search/region_choice.h). kKeep and
+  // kProducts need ModelProfile::regions, unless the profile has no checkpointed region. The other
+  // policies' regions keep nothing.
+  Activations regions = {};
+  bool host_ahead = true;  // as in StepRuntime; false if the CPU emulates the device
   // The device's copies are done at once (client/device), so the host exchange needs no blocks for
   // gradients.
   bool copies_at_once = false;

@@ -12,6 +12,7 @@
 
 #include "base/check.h"
 #include "base/text_file.h"
+#include "planner/activations.h"
 #include "planner/machine_cache.h"
 #include "planner/machine_json.h"
 #include "planner/plan/plan_json.h"
@@ -47,9 +48,9 @@ std::string word(const std::optional<T>& value) {
 std::string text_of(const PlanRequest& request) {
   const LayoutOptions& layout = request.layout;
   return fmt::format(
-      "{} {} {} {} {} {} {} {} {}", static_cast<int>(request.policy), request.tokens,
+      "{} {} {} {} {} {} {} {} {} {}", static_cast<int>(request.policy), request.tokens,
       word(layout.exchange), layout.long_blocks, word(layout.spare_slots),
-      word(layout.swing_stride), word(request.update), request.accumulate,
+      word(layout.swing_stride), word(request.update), request.accumulate, to_text(request.regions),
       2 * static_cast<int>(request.host_ahead) + static_cast<int>(request.copies_at_once));
 }
 

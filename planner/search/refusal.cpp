@@ -13,8 +13,7 @@ namespace elixir::planner {
 namespace {
 
 uint64_t step_need_bytes(const ModelProfile& profile) {
-  return profile.buffer_bytes +
-         static_cast<uint64_t>(kActivationFactor * static_cast<double>(profile.activation_bytes));
+  return profile.buffer_bytes + static_cast<uint64_t>(allocated_activations(profile));
 }
 
 uint64_t lack(uint64_t need_bytes, uint64_t have_bytes) {

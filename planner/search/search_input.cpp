@@ -1,10 +1,13 @@
 #include "planner/search/search_input.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/units.h"
+#include "planner/activations.h"
 #include "planner/choice_names.h"
 #include "planner/chunks/chunk_search.h"
+#include "planner/kept_regions.h"
 #include "planner/search/benefit.h"
 #include "planner/search/refusal.h"
 
@@ -100,6 +103,48 @@ uint64_t allowed_to(Policy policy, const Machine& machine, const ModelProfile& p
   return machine.gpu_memory_bytes > taken ? machine.gpu_memory_bytes - taken : 0;
 }
 
+void set_memory(const PlanRequest& request, SearchInput* input) {
+  input->allowed_bytes = allowed_to(request.policy, input->machine, input->profile);
+  input->unfit = check_longest(input->profile, request, input->allowed_bytes);
+  if (input->unfit.code() == Code::kInvalidArgument) return;
+  if (input->allowed_bytes == 0) {
+    input->unfit = refusal_of_activations(input->profile, input->machine);
+  }
+}
+
+// Of a profile that does not say what they could keep.
+uint32_t regions_in_forward(const ModelProfile& profile) {
+  const auto& all = profile.checkpoint_regions;
+  return static_cast<uint32_t>(std::count_if(all.begin(), all.end(), [&](const auto& region) {
+    return region.last < profile.backward_first();
+  }));
+}
+
+Status set_asked_regions(const PlanRequest& request, SearchInput* input) {
+  using enum Activations::Mode;
+  const auto n = static_cast<uint32_t>(input->profile.regions.size());
+  input->region_plan.regions = n > 0 ? n : regions_in_forward(input->profile);
+  const Activations& asked = request.regions;
+  if (asked.mode == kAuto || asked.mode == kRecompute) return Status();
+  if (asked.mode == kKeep && input->profile.checkpoint_regions.empty()) return Status();
+  if (request.policy != Policy::kElixir) {
+    return error(Code::kInvalidArgument,
+                 "--activations {} with --policy: only Elixir's own runtime has regions that keep "
+                 "something. Leave out one of them",
+                 to_text(asked));
+  }
+  if (n == 0) {
+    return error(Code::kInvalidArgument,
+                 "--activations {}: the profile does not say what its checkpointed regions could "
+                 "keep: make it again, with --checkpoint-activations and without "
+                 "ELIXIR_STOP_EARLY=0",
+                 to_text(asked));
+  }
+  input->region_plan = region_plan_for(asked, n);
+  input->profile = with_regions(std::move(input->profile), input->region_plan);
+  return Status();
+}
+
 }  // namespace
 
 Result<SearchInput> search_input(const ModelProfile& asked, const Machine& as_measured,
@@ -129,11 +174,19 @@ Result<SearchInput> search_input(const ModelProfile& asked, const Machine& as_me
     input.machine.gpu_fp32_tflops = machine.gpu_tflops;
     input.assumed_fp32 = true;
   }
-  input.allowed_bytes = allowed_to(request.policy, machine, profile);
-  input.unfit = check_longest(profile, request, input.allowed_bytes);
+  ELIXIR_RETURN_IF_ERROR(set_asked_regions(request, &input));
+  set_memory(request, &input);
   if (!input.unfit.ok() && input.unfit.code() != Code::kResourceExhausted) return input.unfit;
-  if (input.allowed_bytes == 0) input.unfit = refusal_of_activations(profile, machine);
   return input;
+}
+
+SearchInput with_regions(const SearchInput& input, const PlanRequest& request,
+                         const RegionPlan& plan) {
+  SearchInput kept = input;
+  kept.profile = with_regions(input.profile, plan);
+  kept.region_plan = plan;
+  set_memory(request, &kept);
+  return kept;
 }
 
 }  // namespace elixir::planner

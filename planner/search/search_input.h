@@ -16,6 +16,7 @@ struct SearchInput {
   Machine machine;       // as the policy's runtime uses it
   ComputeMeasure measure = ComputeMeasure::kOperators;
   bool assumed_fp32 = false;  // as in Plan
+  RegionPlan region_plan = {};
   uint64_t allowed_bytes = 0;
   Status unfit = {};  // not OK: no plan fits
 };
@@ -28,5 +29,9 @@ inline bool is_zero(Policy policy) {
 // kResourceExhausted is in SearchInput::unfit.
 Result<SearchInput> search_input(const ModelProfile& asked, const Machine& as_measured,
                                  const PlanRequest& request);
+
+// The same input with regions that keep something. REQUIRES: input.region_plan keeps nothing.
+SearchInput with_regions(const SearchInput& input, const PlanRequest& request,
+                         const RegionPlan& plan);
 
 }  // namespace elixir::planner

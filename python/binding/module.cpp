@@ -106,6 +106,7 @@ Error.__module__ = "elixir"
            module.attr("__dict__"), module.attr("__dict__"));
   bind_error(module);
   bind_scopes(module);
+  bind_checkpoint(module);
   bind_interrupt(module);
   bind_optimizers(module);
   module.attr("version") = ELIXIR_VERSION;

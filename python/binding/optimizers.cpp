@@ -103,6 +103,7 @@ py::dict dict_of(const StepStats& stats) {
   made["d2h_bytes"] = stats.d2h_bytes;
   made["d2d_bytes"] = stats.d2d_bytes;
   made["update_numel_per_s"] = stats.update_numel_per_s;
+  made["recomputed_regions"] = stats.recomputed_regions;
   const Roofline& times = stats.roofline;
   made["step_ms"] = times.step_ms;
   made["compute_ms"] = times.compute_ms;

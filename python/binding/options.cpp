@@ -2,6 +2,7 @@
 
 #include <pybind11/stl.h>
 
+#include <charconv>
 #include <functional>
 #include <map>
 #include <memory>
@@ -34,6 +35,23 @@ Choice choice_of(const std::string& field, const std::string& name, const Names<
   throw py::value_error(field + "='" + name + "' is not one of " + known);
 }
 
+const Names<Activations::Mode> kActivations = {{"auto", Activations::Mode::kAuto},
+                                               {"recompute", Activations::Mode::kRecompute},
+                                               {"keep", Activations::Mode::kKeep}};
+
+// One of these, or products:K.
+Activations activations_of(const std::string& field, const std::string& text) {
+  const std::string kProducts = "products:";
+  if (!text.starts_with(kProducts)) return {.mode = choice_of(field, text, kActivations)};
+  Activations activations{.mode = Activations::Mode::kProducts};
+  const char* const end = text.data() + text.size();
+  const auto [stop, failure] =
+      std::from_chars(text.data() + kProducts.size(), end, activations.products);
+  if (failure == std::errc() && stop == end && activations.products > 0) return activations;
+  throw py::value_error(field + "='" + text +
+                        "': 'products:K' takes a number of regions, from 1 on");
+}
+
 using Setter = std::function<void(Options& options, const std::string& name, py::handle value)>;
 
 template <typename Value>
@@ -64,6 +82,10 @@ const std::map<std::string, Setter>& setters() {
       {"exchange",
        [](Options& options, const std::string& name, py::handle value) {
          options.layout.exchange = choice_of(name, value.cast<std::string>(), kExchanges);
+       }},
+      {"activations",
+       [](Options& options, const std::string& name, py::handle value) {
+         options.activations = activations_of(name, value.cast<std::string>());
        }},
       {"clip_norm", set(&Options::clip_norm)},
       {"grad_norm", set(&Options::grad_norm)},

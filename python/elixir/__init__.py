@@ -11,6 +11,7 @@ other change: a loop of your own, Hugging Face's Trainer, TRL, PEFT and accelera
 """
 
 from elixir._load import Error, version as __version__  # first: it says what does not fit
+from elixir._checkpoint import checkpoint
 from elixir._checkpoints import last_checkpoint
 from elixir._model import gathered, init, materialise
 from elixir._optimizer import Adam, AdamW
@@ -21,6 +22,6 @@ from elixir._status import status
 from elixir import _extend, _memory, hf
 
 __all__ = [
-    'Adam', 'AdamW', 'Error', 'Plan', '__version__', 'gathered', 'hf', 'init', 'last_checkpoint',
+    'Adam', 'AdamW', 'Error', 'Plan', '__version__', 'checkpoint', 'gathered', 'hf', 'init', 'last_checkpoint',
     'linear_cross_entropy', 'load', 'materialise', 'plan', 'save', 'save_model', 'status',
 ]

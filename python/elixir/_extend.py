@@ -5,7 +5,7 @@ import importlib.abc
 import importlib.util
 import sys
 
-from elixir import _accelerate, _trainer, _wrappers
+from elixir import _accelerate, _checkpoint, _trainer, _wrappers
 from elixir._load import Error
 from elixir._optimizer import ours
 
@@ -24,6 +24,7 @@ def extend_distributed_checkpoint(module):
 
 
 EXTENSIONS = {'transformers.trainer': _trainer.extend_trainer, 'transformers.trainer_jit_checkpoint': _trainer.extend_jit_checkpoint,
+              'transformers.modeling_utils': _checkpoint.extend_models,
               'accelerate.accelerator': _accelerate.extend_accelerate, 'torch.distributed.fsdp': _wrappers.extend_fsdp,
               'torch.distributed.checkpoint.state_dict': extend_distributed_checkpoint}
 

@@ -371,7 +371,8 @@ class Optimizer(torch.optim.Optimizer):
 
         Returns:
             {"step", "gathers", "hits" and "evictions" of the rCache, "h2d_bytes", "d2h_bytes" and "d2d_bytes" moved,
-            "update_numel_per_s": parameters that elixird updates per second, "step_ms", "compute_ms", "exposed_ms":
+            "update_numel_per_s": parameters that elixird updates per second, "recomputed_regions": checkpointed regions
+            that ran again in backward, "step_ms", "compute_ms", "exposed_ms":
             milliseconds in which operators waited, "update_ms", "binding": what takes longest}
         """
         return self._native.stats()

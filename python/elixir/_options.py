@@ -16,6 +16,7 @@ UNITS = {'': 1, 'B': 1, 'KiB': 2**10, 'MiB': 2**20, 'GiB': 2**30, 'TiB': 2**40}
 class Options(TypedDict, total=False):
     """Further arguments of an optimizer. All but gpu_memory are the fields of elixir::Options with these names."""
 
+    activations: str
     broadcast_buffers: bool
     chunk_numel: int
     exchange: Literal['host', 'collective']

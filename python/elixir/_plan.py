@@ -87,7 +87,15 @@ def describe(values):
         f"rCache    {values['rcache_blocks']} blocks",
         f"states    {placed['gpu']} chunks on the device, {placed['swing']} swing, {placed['cpu']} on the host",
         f"updates   {values['update']}, exchange {values['exchange']}",
+        *regions_line(values['regions']),
     ))
+
+
+def regions_line(regions):
+    """What checkpointed regions keep, if there are some."""
+    words = (('keep_all', 'keep everything'), ('keep_products', 'keep products'), ('recompute', 'recompute'))
+    said = ', '.join(f'{regions[name]} {text}' for name, text in words if regions[name])
+    return [f'regions   {said}'] if said else []
 
 
 def read(path):

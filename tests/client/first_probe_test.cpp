@@ -150,6 +150,18 @@ TEST_F(FirstProbeTest, ElixirProbeZeroForbidsToMeasureAndNotToLoad) {
   must(ask("another job"));
 }
 
+// The limit is twice as long for those that wait, and 1000 s here.
+TEST_F(FirstProbeTest, TheEnvironmentReplacesTheLimit) {
+  program("exec sleep 1000");
+  ::setenv("ELIXIR_PROBE_SECONDS", "0.1", 1);
+  EXPECT_THAT(refusal_of(ask_alone().status(), Code::kUnavailable),
+              HasSubstr("more than 0 s (ELIXIR_PROBE_SECONDS"));
+  ::setenv("ELIXIR_PROBE_SECONDS", "soon", 1);
+  program("exit 5");
+  EXPECT_THAT(refusal_of(ask_alone().status(), Code::kUnavailable), HasSubstr("ended with 5"));
+  ::unsetenv("ELIXIR_PROBE_SECONDS");
+}
+
 TEST_F(FirstProbeTest, AFailureIsSaidAndNotRepeatedByTheOtherRanks) {
   program("exit 5");
   const std::string first = refusal_of(ask().status(), Code::kUnavailable);

@@ -7,8 +7,8 @@
 #include <string>
 #include <thread>
 
+#include "client/regions/region_plan.h"
 #include "client/tensors/checkpoint.h"
-#include "client/tensors/region_plan.h"
 #include "tests/client/region_blocks.h"
 #include "tests/support/matchers.h"
 

@@ -66,6 +66,7 @@ struct Case : TrainingPlan {
   bool clips_about_half = false;  // of the steps
   bool lazy = false;
   bool leaves_layers_out = false;  // of some steps, where they have no gradients
+  bool uses_layers_twice = false;
 };
 
 struct Value {
@@ -95,13 +96,19 @@ void scale_dynamically(Case& of, int64_t overflow_at) {
   overflow(of, overflow_at);
 }
 
+void checkpoint_with(Case& of, Activations::Mode mode, uint32_t products = 0) {
+  of.checkpointed = true;
+  of.activations = {.mode = mode, .products = products};
+}
+
 bool in_first_block(const std::string& name) {
-  return name.starts_with("transformer.h.0.") || name.starts_with("layer0") ||
-         name.starts_with("layer2");
+  return name.find(".h.0.") != name.npos || name.find("layers.0.") != name.npos ||
+         name.starts_with("layer0") || name.starts_with("layer2");
 }
 
 bool is_every_second(const std::string& name) {
-  return name.ends_with("bias") || (name.starts_with("layer") && (name[5] - '0') % 2 == 0);
+  return name.ends_with("bias") || name.ends_with("norm.weight") ||
+         (name.starts_with("layer") && (name[5] - '0') % 2 == 0);
 }
 
 const std::vector<Column> kColumns = {
@@ -151,6 +158,8 @@ const std::vector<Column> kColumns = {
       {"lazy", [](Case& of) { of.lazy = true; }}}},
     {"model",
      {{"GPT-2"},
+      {"Llama", [](Case& of) { of.family = planner::Family::kLlama; }},
+      {"OPT", [](Case& of) { of.family = planner::Family::kOpt; }},
       {"chunks in turn",
        [](Case& of) {
          of.layers = [](int64_t) { return std::vector<int>{0, 3, 6, 9, 1, 4, 7, 10, 2, 5, 8, 11}; };
@@ -164,10 +173,18 @@ const std::vector<Column> kColumns = {
        }},
       {"layers used twice",
        [](Case& of) {
+         of.uses_layers_twice = true;
          of.layers = [](int64_t) {
            return std::vector<int>{0, 1, 2, 3, 4, 5, 1, 6, 7, 8, 9, 5, 10, 11, 0};
          };
        }}}},
+    {"activations",
+     {{"no regions"},
+      {"recomputed", [](Case& of) { checkpoint_with(of, Activations::Mode::kRecompute); }},
+      {"products of one region",
+       [](Case& of) { checkpoint_with(of, Activations::Mode::kProducts, 1); }},
+      {"products", [](Case& of) { checkpoint_with(of, Activations::Mode::kProducts, 100); }},
+      {"kept", [](Case& of) { checkpoint_with(of, Activations::Mode::kKeep); }}}},
     {"frozen",
      {{"nothing"},
       {"a block", [](Case& of) { of.freezes = in_first_block; }},
@@ -235,6 +252,9 @@ bool is_refused(const Case& of) {
   const bool norms = clips || of.dynamic_loss_scale;
   const bool norms_of_sums = norms && of.accumulate > 1 && of.gpu_state_share > 0;
   if (of.lazy && (of.leaves_layers_out || (norms_of_sums && !host))) return true;
+  // Each region gives its parameters a gradient. Elixir sums these as those of several passes: in
+  // FP32, over the ranks first. torch sums those of a pass first, in its type.
+  if (of.checkpointed && of.uses_layers_twice) return true;
   const bool scales = of.loss_scale != 1 || of.dynamic_loss_scale;
   if (of.dtype == ComputeType::kFp16 && !scales) return true;
   // Nothing skips the step.
@@ -427,6 +447,10 @@ TrainingOutcome expect_reference(Case of, Seen* seen = nullptr) {
   const TrainingOutcome ours = of.lazy ? train_lazily(of, &watched) : train_through_elixird(of);
   EXPECT_EQ(watched.violation, "");
   expect_carried_out(of, ours.plan);
+  if (of.checkpointed) {
+    const bool kept = of.activations.mode == Activations::Mode::kKeep;
+    EXPECT_EQ(ours.stats.recomputed_regions == 0, kept) << ours.stats.recomputed_regions;
+  }
 
   of.exchange = ours.plan.exchange;
   const TrainingOutcome reference = train_with_scalar_reference(of);
@@ -472,6 +496,38 @@ TEST_F(NoBitChanges, WhateverThePlanAndTheProgram) {
   EXPECT_LT(seen.early_hits, seen.early_chunks) << "clipping has dropped none";
   EXPECT_GT(seen.swing_chunks, 10u);
   EXPECT_GT(seen.most_pending, 2u) << "no device was lazy";
+}
+
+// Among themselves: torch sums in another order (is_refused()).
+TEST_F(NoBitChanges, OfRegionsThatShareParametersWhateverTheyKeep) {
+  using enum Activations::Mode;
+  for (const ComputeType dtype : {ComputeType::kFp32, ComputeType::kBf16}) {
+    for (const uint32_t ranks : {1, 2}) {
+      for (const shm::Exchange exchange : {shm::Exchange::kHost, shm::Exchange::kCollective}) {
+        for (const uint32_t passes : {1, 2}) {
+          SCOPED_TRACE(fmt::format("{} bytes, {} ranks, exchange {}, {} passes",
+                                   element_bytes(dtype), ranks, static_cast<int>(exchange),
+                                   passes));
+          Case of;
+          of.batch = 2;
+          of.steps = 6;
+          of.dtype = dtype;
+          of.ranks = ranks;
+          of.exchange = exchange;
+          of.accumulate = passes;
+          of.checkpointed = true;
+          of.layers = [](int64_t) { return std::vector<int>{0, 1, 2, 1, 3, 0, 4}; };
+          of.activations = {.mode = kRecompute};
+          const TrainingOutcome recomputed = train_through_elixird(of);
+          EXPECT_GT(recomputed.stats.recomputed_regions, 0U);
+          for (const Activations& kept : {Activations{kProducts, 3}, Activations{kKeep, 0}}) {
+            of.activations = kept;
+            expect_equal_bits(train_through_elixird(of), recomputed);
+          }
+        }
+      }
+    }
+  }
 }
 
 // In which a rare difference would show. They train: BF16 to about the loss of FP32.
@@ -520,6 +576,10 @@ TEST(Rows, HaveEveryTwoValuesThatGoTogether) {
           "updates: immediate; dropped: a pass", "type: FP16; loss scale: none",
           "type: FP16; loss scale: none, a step overflows",
           "device: lazy; model: some layers in some steps",
+          "model: layers used twice; activations: recomputed",
+          "model: layers used twice; activations: products of one region",
+          "model: layers used twice; activations: products",
+          "model: layers used twice; activations: kept",
           "clips: not asked; loss scale: none, a step overflows"));
 }
 

@@ -10,16 +10,20 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <set>
 #include <string>
 
 #include "client/profile/counted_memory.h"
 #include "client/profile/meta_kernels.h"
+#include "client/regions/region_plan.h"
+#include "client/tensors/checkpoint.h"
 #include "client/tensors/linear_cross_entropy.h"
 #include "client/tensors/meta_init.h"
 #include "client/tensors/replace_data.h"
 #include "models/decoder.h"
+#include "planner/kept_regions.h"
 #include "tests/support/every_case.h"
 #include "tests/support/matchers.h"
 
@@ -94,6 +98,89 @@ INSTANTIATE_TEST_SUITE_P(Models, Peak, ::testing::Values("gpt2-small", "opt-125m
                            std::erase(name, '-');
                            return name;
                          });
+
+constexpr uint32_t kBlocks = 10;
+
+// Narrow, with a head that takes less than the blocks do.
+planner::TransformerConfig short_config(const char* name) {
+  planner::TransformerConfig config = *planner::transformer_config(name);
+  config.layers = kBlocks;
+  config.width = 128;
+  config.heads = config.kv_heads = 4;
+  config.mlp_width = 512;
+  config.vocabulary = 2048;
+  return config;
+}
+
+// Whatever regions keep, in a step whose second runs are known. The control is in
+// tests/planner/kept_regions_test.cpp: peaks are no sums.
+TEST_P(Peak, IsThatOfARealStepWhateverRegionsKeep) {
+  const planner::TransformerConfig config = short_config(GetParam());
+  const std::shared_ptr<Decoder> model =
+      must(build_decoder(config, {.checkpoint_activations = true}));
+  const at::Tensor tokens = at::zeros({1, kTokens}, at::kLong);
+  const ProfileOptions options{.tokens = kTokens, .target = ProfileTarget::kCpu};
+  const auto loss = [&](at::Device device) {
+    const at::Tensor on_device = tokens.to(device);
+    return model->loss(on_device, on_device);
+  };
+  const ModelProfile profile = must(profile_step(tensors_of(*model), loss, options));
+  ASSERT_EQ(profile.regions.size(), kBlocks);
+  for (const at::Tensor& parameter : model->parameters()) {
+    torch::autograd::impl::set_post_acc_grad_hooks(parameter, std::make_unique<DropGradient>());
+  }
+  const auto real_peak_bytes = [&] {
+    model->loss(tokens, tokens).backward();
+    CountedMemory memory({c10::kCPU});
+    model->loss(tokens, tokens).backward();
+    return static_cast<double>(memory.count().peak_bytes());
+  };
+  // All choices at night: 66 for each model.
+  const uint32_t every = every_case() ? 1 : 9;
+  uint32_t choice = 0;
+  double worst = 0;
+  for (uint32_t all = 0; all <= kBlocks; ++all) {
+    for (uint32_t products = 0; all + products <= kBlocks; ++products) {
+      if (choice++ % every != 0) continue;
+      const RegionPlan plan{.regions = kBlocks, .keep_all = all, .keep_products = products};
+      set_region_plan(plan);
+      const auto planned =
+          static_cast<double>(planner::with_regions(profile, plan).activation_bytes);
+      const double ratio = planned / real_peak_bytes();
+      worst = std::max(worst, std::abs(ratio - 1));
+      EXPECT_NEAR(ratio, 1, 0.01) << all << " keep all, " << products << " products";
+    }
+  }
+  set_region_plan({});
+  std::printf("%s: at most %.2f %% from the real peak\n", GetParam(), 1e2 * worst);
+}
+
+// The outer region's second run is the inner one's first run again, whose products are kept. The
+// inner second run computes the inner products once more.
+TEST(Profile, OfNestedRegionsTheInnerProductsAreComputedAgain) {
+  struct Nested : torch::nn::Module {
+    Nested() : weight(register_parameter("weight", torch::ones({64, 64}))) {}
+    at::Tensor weight;
+  } model;
+  const at::Tensor x = at::zeros({32, 64}, at::kMeta);
+  const auto inner = [&](const at::Tensor& in) {
+    return at::tanh(at::tanh(in.mm(model.weight)).mm(model.weight));
+  };
+  const auto outer = [&](const at::Tensor& in) {
+    return at::tanh(checkpoint(inner, at::tanh(in.mm(model.weight))));
+  };
+  const auto loss = [&](at::Device) { return checkpoint(outer, x).sum(); };
+  const ModelProfile profile = must(profile_step(tensors_of(model), loss, {}));
+  ASSERT_EQ(profile.regions.size(), 1U);
+  planner::OperatorWork kept, others;
+  for (const planner::SecondRunWork& run : profile.regions[0].second_run) {
+    kept.add(run.products);
+    others.add(run.others);
+  }
+  const double product = 2.0 * 32 * 64 * 64;
+  EXPECT_DOUBLE_EQ(kept.flops(), 3 * product);
+  EXPECT_DOUBLE_EQ(others.flops(), 2 * product);
+}
 
 // The control: attention that keeps its scores is far off.
 TEST(Profile, TellsFusedAttentionFromTheOther) {

@@ -10,10 +10,10 @@
 #include <map>
 #include <string>
 
+#include "client/regions/region_plan.h"
 #include "client/tensors/checkpoint.h"
 #include "client/tensors/interception.h"
 #include "client/tensors/region_observer.h"
-#include "client/tensors/region_plan.h"
 #include "client/tensors/second_run.h"
 #include "tests/support/matchers.h"
 
@@ -35,7 +35,7 @@ class CountedRuns final : public OperatorObserver, public RegionObserver {
     --depth_;
   }
   void left_out() override { ++left_out_; }
-  void region_begins() override {}
+  void region_begins(std::optional<uint32_t> /*number*/) override {}
   void region_ends() noexcept override {}
   void second_run_begins() override { in_second_run_ = true; }
   void second_run_ends(uint32_t left_out) noexcept override {

@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "base/norm_sum.h"
+#include "client/regions/region_plan.h"
 #include "client/tensors/scalar_type.h"
 #include "models/decoder.h"
 #include "optim_cpu/master.h"
@@ -28,7 +29,11 @@ namespace {
 const planner::TransformerConfig kTiny = tiny_gpt2_config({.vocabulary = 64, .heads = 2});
 
 planner::TransformerConfig config_of(const TrainingPlan& plan) {
-  return plan.model.empty() ? kTiny : *planner::transformer_config(plan.model);
+  if (!plan.model.empty()) return *planner::transformer_config(plan.model);
+  planner::TransformerConfig config = kTiny;
+  config.family = plan.family;
+  if (plan.family == planner::Family::kLlama) config.kv_heads = 1;
+  return config;
 }
 
 struct Rows {
@@ -58,13 +63,15 @@ Model make_stack(const TrainingPlan& plan) {
   };
   return {stack, [=](const Rows& rows, int64_t step) {
             const at::Tensor x = values(rows.inputs).to(scalar_type(plan.dtype)).requires_grad_();
-            const at::Tensor y = stack->forward(x, plan.layers(step)).to(at::kFloat);
+            const at::Tensor y =
+                stack->forward(x, plan.layers(step), plan.checkpointed).to(at::kFloat);
             return (y * values(rows.targets)).sum();
           }};
 }
 
 Model make_decoder(const TrainingPlan& plan) {
-  const std::shared_ptr<Decoder> decoder = built(config_of(plan), {.seed = 3});
+  const std::shared_ptr<Decoder> decoder =
+      built(config_of(plan), {.seed = 3, .checkpoint_activations = plan.checkpointed});
   decoder->train();
   return {decoder, [decoder](const Rows& rows, int64_t) {
             return decoder->loss(rows.inputs, rows.targets);
@@ -316,8 +323,14 @@ Stack::Stack(int n) {
   }
 }
 
-at::Tensor Stack::forward(at::Tensor x, const std::vector<int>& order) {
-  for (const int i : order) x = at::tanh(layers[static_cast<size_t>(i)](x));
+at::Tensor Stack::forward(at::Tensor x, const std::vector<int>& order, bool checkpointed) {
+  for (const int i : order) {
+    const std::function<at::Tensor(const at::Tensor&)> apply =
+        [layer = layers[static_cast<size_t>(i)]](const at::Tensor& in) {
+          return at::tanh(layer.ptr()->forward(in));
+        };
+    x = checkpointed ? checkpoint(apply, x) : apply(x);
+  }
   return x;
 }
 
@@ -330,7 +343,7 @@ std::vector<int> in_order(int n) {
 uint64_t largest_parameter_numel(const TrainingPlan& plan) {
   if (plan.layers) return kLayerNumel;
   uint64_t largest = 0;
-  for (const planner::NamedShape& shape : planner::transformer_parameters(kTiny)) {
+  for (const planner::NamedShape& shape : planner::transformer_parameters(config_of(plan))) {
     largest = std::max(largest, shape.numel());
   }
   return largest;
@@ -400,6 +413,7 @@ double reference_norm(const std::vector<ReferenceParameter>& parameters, double 
 
 TrainingOutcome train_with_scalar_reference(const TrainingPlan& plan) {
   at::set_num_threads(1);
+  set_region_plan({});  // regions keep nothing
   const Model model = make_model(plan);
   std::vector<ReferenceParameter> parameters;
   for (const auto& item : model.module->named_parameters()) {

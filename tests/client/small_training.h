@@ -15,6 +15,7 @@
 
 #include "client/device/device.h"
 #include "client/elixir.h"
+#include "planner/models/transformer_config.h"
 
 namespace elixir::test {
 
@@ -24,6 +25,8 @@ struct TrainingPlan : Options, LayoutOptions {
   int64_t batch = 4;  // per rank
   int64_t steps = 50;
   std::string model;  // a GPT-2's name; empty: one with 28 thousand parameters
+  planner::Family family = planner::Family::kGpt2;  // of the one without a name
+  bool checkpointed = false;  // each block, or layer of a stack, is a region: Options::activations
   // If set, the model is a stack of kLayers layers instead, and a step uses them in this order.
   std::function<std::vector<int>(int64_t step)> layers;
   int64_t seq = 16;  // tokens
@@ -63,7 +66,7 @@ inline constexpr int kLayers = 12;
 struct Stack : torch::nn::Module {
   explicit Stack(int n = kLayers);  // makes the same values each time, in any thread
   // Applies tanh after each layer, in the stack's own type.
-  at::Tensor forward(at::Tensor x, const std::vector<int>& order);
+  at::Tensor forward(at::Tensor x, const std::vector<int>& order, bool checkpointed = false);
   std::vector<torch::nn::Linear> layers;
 };
 

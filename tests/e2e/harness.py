@@ -259,6 +259,7 @@ class ElixirTest(unittest.TestCase):
         self.environment['ELIXIR_RUNTIME_DIR'] = self.runtime
         # What a training keeps of this machine is no other test's.
         self.environment['XDG_CACHE_HOME'] = os.path.join(self.folder, 'cache')
+        self.environment['ELIXIR_PROBE_SECONDS'] = '600'  # tests beside this one take its time
         # Operators of several processes on few cores: threads that spin would starve the others.
         self.environment['OMP_NUM_THREADS'] = '1'
         self.started = []

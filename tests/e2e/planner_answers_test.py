@@ -13,6 +13,7 @@ from harness import NIGHTLY, program
 sys.path.insert(0, os.path.join(harness.REPOSITORY, 'scripts'))
 
 import machine_table  # noqa: E402  (where it is, is known only now)
+import region_table  # noqa: E402
 
 INVALID_ARGUMENT, DOES_NOT_FIT, BAD_INPUT = 2, 3, 4
 GIB = 1 << 30
@@ -122,9 +123,13 @@ class Plans(Answers):
     def test_a_profile_is_of_one_step(self):
         profile = self.profile('--model', 'gpt2-nano')
         self.plan('--profile', profile, *SERVER)
-        for flags in (['--freeze', 'wte'], ['--layers', '3'], ['--no-checkpoint-activations'],
-                      ['--batch', '4'], ['--largest', 'batch']):
+        for flags in (['--freeze', 'wte'], ['--layers', '3'], ['--batch', '4'], ['--largest', 'batch'],
+                      ['--activations', 'some'], ['--activations', 'keep', '--checkpoint-activations']):
             self.refused(INVALID_ARGUMENT, 'plan', '--profile', profile, *SERVER, *flags)
+        # What each region could keep is in it.
+        kept = self.plan('--profile', profile, *SERVER, '--no-checkpoint-activations')
+        self.assertEqual(kept['regions'], {'recompute': 0, 'keep_products': 0, 'keep_all': 4, 'host_products': 0,
+                                           'host_boundaries': 0})
         self.assertEqual(self.plan('--model', 'gpt2-nano', *SERVER)['tokens'], 8 * 128)
 
     def test_what_is_frozen_has_no_states(self):
@@ -351,6 +356,18 @@ class Documentation(Answers):
         for i, (name, model) in enumerate(models):
             with self.subTest(model=name):
                 said = machine_table.column(os.path.dirname(program('elixirctl')), model)
+                self.assertEqual({machine: cells.split(' | ')[i] for machine, cells in rows}, said)
+
+    def test_the_table_of_regions_is_what_plan_says(self):
+        """scripts/region_table.py writes it. By default one column is asked about."""
+        page = self.table('scripts/region_table.py')
+        rows = re.findall(r'^\| (\w+, \d+ GiB) \| (.*) \|$', page, re.M)
+        self.assertEqual(len(rows), len(region_table.MACHINES))
+        for i, (name, model, batch) in enumerate(region_table.columns()):
+            if not NIGHTLY and i > 0:
+                continue
+            with self.subTest(column=name):
+                said = region_table.column(os.path.dirname(program('elixirctl')), model, batch)
                 self.assertEqual({machine: cells.split(' | ')[i] for machine, cells in rows}, said)
 
 

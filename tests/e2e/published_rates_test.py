@@ -88,10 +88,10 @@ class PublishedRates(harness.ElixirTest):
         with open(small, encoding='utf-8') as file:
             large = self.written('llama-3-70b', {**json.load(file), 'hidden_size': 8192, 'intermediate_size': 28672,
                                                  'num_hidden_layers': 80, 'num_attention_heads': 64})
-        whole = sum(self.compute(large, 1, 8192, path).values())
+        whole = sum(self.compute(large, 1, 8192, path, '--checkpoint-activations').values())
         print(f'70B: {331 * whole / 8192:.2f} of {8192 / whole:.0f} tokens/s')
         self.assertTrue(0.8 < 331 * whole / 8192 < 1, whole)
-        checkpointed = sum(self.compute(small, 1, 8192, path).values())
+        checkpointed = sum(self.compute(small, 1, 8192, path, '--checkpoint-activations').values())
         kept = sum(self.compute(small, 1, 8192, path, '--no-checkpoint-activations').values())
         print(f'8B: {2973 * kept / 8192:.2f} and {2973 * checkpointed / 8192:.2f} of {8192 / kept:.0f} and '
               f'{8192 / checkpointed:.0f} tokens/s')

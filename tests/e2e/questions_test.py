@@ -116,9 +116,13 @@ class Questions(harness.ElixirTest):
         self.refused(2, '--config', LLAMA_3_8B, *ONE, '--seq', '32768', *machine('h100'), parts=('context of 8192',))
 
     def test_10_a_long_sequence_on_80_gib(self):
-        plan = self.plan(*self.config('3.1-8b'), *ONE, '--seq', '32768', *machine('h100'))
+        flags = [*self.config('3.1-8b'), *ONE, '--seq', '32768', *machine('h100')]
+        plan = self.plan(*flags, '--activations', 'recompute')
         self.about(plan['bytes']['gpu']['activations'], 15.1 * GIB)  # inputs of 32 layers are 8 GiB of them
         self.assertEqual(plan['predicted']['binding'], 'compute')
+        keeping = self.plan(*flags)  # what compute binds, memory shortens
+        self.assertLess(keeping['predicted']['step_s'], 0.95 * plan['predicted']['step_s'])
+        self.assertGreater(keeping['regions']['keep_products'], 0)
 
     def test_11_the_longest_sequence(self):
         flags = [*machine('rtx4090'), '--host-memory', '128GiB', '--largest', 'seq']

@@ -21,7 +21,8 @@ JOB_FIELDS = {'id', 'ranks', 'chunks', 'chunk_numel', 'waste_ratio', 'host_bytes
 STEP_FIELDS = ['step', 'loss', 'tokens_s', 'step_ms', 'gathers', 'h2d_bytes', 'd2h_bytes',
                'update_mparam_s', 'early_chunks', 'early_hits', 'swing_chunks', 'grad_norm', 'loss_scale',
                'skipped', 'compute_ms', 'h2d_ms', 'd2h_ms', 'update_ms', 'exposed_ms', 'binding',
-               'time_over_limit', 'd2d_bytes', 'saved_step', 'save_stall_ms']
+               'time_over_limit', 'd2d_bytes', 'recomputed_regions', 'kept_bytes',
+               'activation_d2h_bytes', 'activation_h2d_bytes', 'saved_step', 'save_stall_ms']
 # Null where nothing asked for it; a name.
 NO_NUMBERS = {'grad_norm', 'binding', 'saved_step', 'save_stall_ms'}
 PARAMETERS = 3257856  # of nano

@@ -248,6 +248,19 @@ TEST(EstimateCommand, ActivationsOfTheBatchThatIsAskedFor) {
   EXPECT_EQ(fake_profile().asked[0].dtype, ComputeType::kFp32);
 }
 
+TEST(EstimateCommand, ZerosOwnArithmeticStandsBesideWhatTheProfileCounts) {
+  const json zero = estimate_json({"--model", "gpt2-1b", "--gpu-memory", "40GiB", "--gpus", "8",
+                                   "--batch", "8", "--seq", "512", "--zero"})["zero"];
+  EXPECT_EQ(zero["largest_params"]["ddp"], 40 * kGiB / 16);
+  EXPECT_EQ(zero["largest_params"]["zero3"], 40 * kGiB / 2);
+  EXPECT_EQ(zero["p_a_bytes"], zero["checkpoint_bytes"].get<uint64_t>() / 8);
+  EXPECT_EQ(zero["activation_bytes"], 12 * zero["checkpoint_bytes"].get<uint64_t>());
+  EXPECT_EQ(zero["p_a_cpu_bytes"], 0);
+  const Outcome text = estimate({"--params", "7.5e9", "--zero"});
+  EXPECT_THAT(text.out, HasSubstr("needs --gpu-memory, or --model and --batch"));
+  EXPECT_FALSE(estimate_json({"--params", "7.5e9"}).contains("zero"));
+}
+
 TEST(EstimateCommand, WithoutElixirProfileItSaysSo) {
   fake_profile().status = error(Code::kUnavailable, "elixir-profile is not there; build it");
   const Outcome outcome = estimate({"--model", "gpt2-1b", "--gpu-memory", "40GiB", "--json"});

@@ -8,6 +8,8 @@
 #include <random>
 #include <string>
 
+#include "planner/estimate/zero_arithmetic.h"
+
 namespace elixir::planner {
 namespace {
 
@@ -109,6 +111,41 @@ TEST(ZeroTable2, EveryTheoreticalCell) {
           << "MP " << row.mp << ", column " << column << ": " << exact;
     }
   }
+}
+
+// The same table's first row, by its formulas. The activations are those of the paper's section 3.2
+// (1.5 B, 32 sequences of 1 K: "about 60 GB") and 6.1 (100 B: 125 layers of width 8192, 32 x 1024
+// tokens, 16 GPUs: 33.5e9 elements, which the paper calls 33 GB, and "about 2 GB" of each GPU).
+TEST(ZeroArithmetic, IsThatOfThePaper) {
+  const ZeroArithmetic states = zero_arithmetic({.gpus = 64, .gpu_memory_bytes = 32'000'000'000});
+  for (int column = 0; column < 4; ++column) {
+    const double exact = static_cast<double>(states.largest_params[static_cast<size_t>(column)]);
+    EXPECT_NEAR(exact / kBillion, kTable2[0].billions[column], 0.05) << column;
+  }
+  EXPECT_EQ(states.activation_bytes, 0U);
+  const ZeroArithmetic gpt2 = zero_arithmetic({.batch = 32, .seq = 1024, .shape = {1600, 48}});
+  EXPECT_NEAR(static_cast<double>(gpt2.activation_bytes), 60e9, 1e9);
+  const ZeroArithmetic large =
+      zero_arithmetic({.gpus = 16, .batch = 32, .seq = 1024, .shape = {8192, 125}});
+  EXPECT_NEAR(static_cast<double>(large.checkpoint_bytes) / 2, 33.5e9, 0.1e9);
+  EXPECT_NEAR(static_cast<double>(large.p_a_bytes) / 2, 2.1e9, 0.1e9);
+  EXPECT_EQ(large.largest_params[0], 0U);
+}
+
+TEST(ZeroArithmetic, IsSaidWithItsSource) {
+  const ZeroArithmetic zero = zero_arithmetic({.gpus = 64,
+                                               .gpu_memory_bytes = 32'000'000'000,
+                                               .batch = 8,
+                                               .seq = 1024,
+                                               .shape = {768, 12}});
+  std::string text = to_text(zero, uint64_t{1} << 30);
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  for (const char* part : {"arXiv 1910.02054", "ddp 2 B", "zero3 128 B", "P_a+cpu none",
+                           "tensor parallelism", "profile counts 1.00 GiB"}) {
+    EXPECT_NE(text.find(part), text.npos) << part << text;
+  }
+  EXPECT_EQ(to_text(ZeroArithmetic(), 0), "");
+  EXPECT_NE(to_json(ZeroArithmetic()).find("\"activation_bytes\":null"), std::string::npos);
 }
 
 // Elixir, arXiv 2212.05339 v2, table 1: L_c = 2, L_os F_os = 12.

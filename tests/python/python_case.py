@@ -23,6 +23,7 @@ if 'RANK' not in os.environ:  # a test, not a rank that it has started
         del os.environ[name]
     CACHE = tempfile.TemporaryDirectory(prefix='elixir-cache-')  # what trainings keep of this machine
     os.environ['XDG_CACHE_HOME'] = CACHE.name
+    os.environ['ELIXIR_PROBE_SECONDS'] = '600'  # tests beside this one take its time
 sys.path.insert(0, os.path.join(BUILD, 'python'))
 
 import torch  # noqa: E402

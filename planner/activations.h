@@ -1,0 +1,27 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "base/region_plan.h"
+#include "base/status.h"
+#include "planner/choices.h"
+
+namespace elixir {
+
+// The words for kRecompute and kKeep alone, as a flag and its negation.
+inline constexpr char kCheckpointFlags[] = "--checkpoint-activations,!--no-checkpoint-activations";
+inline constexpr char kCheckpointFlagsHelp[] =
+    "Short for --activations recompute, and --no-checkpoint-activations for keep";
+
+inline constexpr char kActivationNames[] = "auto, recompute, keep or products:K";
+
+// "auto", "recompute", "keep" or "products:K", with K from 1 to kMostRegions. Returns
+// kInvalidArgument, with these names, for another text.
+Result<Activations> parse_activations(std::string_view text);
+std::string to_text(const Activations& activations);
+
+// What a pass of so many regions keeps, if it is not the plan's to say. REQUIRES: not kAuto.
+RegionPlan region_plan_for(const Activations& activations, uint32_t regions);
+
+}  // namespace elixir

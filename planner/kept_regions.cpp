@@ -1,0 +1,86 @@
+#include "planner/kept_regions.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+
+namespace elixir::planner {
+namespace {
+
+// By operator: bytes that regions hold beyond what they held if none kept anything. A region's
+// bytes count behind its forward and in its backward.
+std::vector<int64_t> held_bytes(const ModelProfile& profile, const RegionPlan& plan) {
+  std::vector<int64_t> held(profile.steps.size() + 1, 0);
+  for (uint32_t i = 0; i < profile.regions.size(); ++i) {
+    const ProfiledRegion& region = profile.regions[i];
+    const auto more = static_cast<int64_t>(region.bytes_of(plan.keep(i)).held) -
+                      static_cast<int64_t>(region.bytes_of(Keep::kNothing).held);
+    held[region.forward.steps.last + 1] += more;
+    held[region.backward.steps.last + 1] -= more;
+  }
+  for (size_t i = 1; i < held.size(); ++i) held[i] += held[i - 1];
+  return held;
+}
+
+uint64_t plus(uint64_t bytes, int64_t more) {
+  const int64_t sum = static_cast<int64_t>(bytes) + more;
+  return sum > 0 ? static_cast<uint64_t>(sum) : 0;
+}
+
+// A region that keeps something has one peak over all of its operators. What follows the last one,
+// until the next operator that reads a parameter, is outside of the region.
+void set_peak(const ProfiledRegion::Run& run, uint64_t peak, const std::vector<int64_t>& held,
+              std::vector<uint64_t>* curve) {
+  const auto [first, last] = run.steps;
+  for (uint32_t i = first; i <= last; ++i) (*curve)[i] = plus(run.begin_bytes + peak, held[i]);
+  (*curve)[last] = std::max((*curve)[last], plus(run.after_bytes, held[last + 1]));
+}
+
+void leave_out(Keep keep, std::vector<SecondRunWork>* second_run, ModelProfile* profile) {
+  for (SecondRunWork& work : *second_run) {
+    const OperatorWork all = work.all();
+    OperatorWork& step = profile->step_work[work.step];
+    const bool removed = step.remove(keep == Keep::kAll ? all : work.products);
+    ELIXIR_CHECK(removed, "operator {} does less than its second run", work.step);
+    work.products = {};
+    if (keep == Keep::kAll) work.others = {};
+    profile->step_flops[work.step] = step.flops();
+  }
+}
+
+}  // namespace
+
+ModelProfile with_regions(ModelProfile profile, const RegionPlan& plan) {
+  if (!plan.keeps()) return profile;
+  ELIXIR_CHECK(plan.regions == profile.regions.size(), "a plan for {} regions, and there are {}",
+               plan.regions, profile.regions.size());
+  ELIXIR_CHECK(profile.activation_curve.size() == profile.steps.size(),
+               "a curve of {} points for {} operators", profile.activation_curve.size(),
+               profile.steps.size());
+  const std::vector<int64_t> held = held_bytes(profile, plan);
+  std::vector<uint64_t>& curve = profile.activation_curve;
+  for (size_t i = 0; i < curve.size(); ++i) curve[i] = plus(curve[i], held[i]);
+  for (uint32_t i = 0; i < profile.regions.size(); ++i) {
+    const Keep keep = plan.keep(i);
+    if (keep == Keep::kNothing) continue;
+    const RegionBytes& bytes = profile.regions[i].bytes_of(keep);
+    const uint64_t least = profile.regions[i].bytes_of(Keep::kNothing).held;
+    profile.held_bytes += std::max(bytes.held, least) - least;
+    set_peak(profile.regions[i].forward, bytes.forward_peak, held, &curve);
+    set_peak(profile.regions[i].backward, bytes.backward_peak, held, &curve);
+    leave_out(keep, &profile.regions[i].second_run, &profile);
+  }
+  profile.activation_bytes = *std::max_element(curve.begin(), curve.end());
+  double allocated = 0;
+  for (size_t i = 0; i < curve.size(); ++i) {
+    const auto kept =
+        static_cast<double>(std::clamp<int64_t>(held[i], 0, static_cast<int64_t>(curve[i])));
+    const double others = static_cast<double>(curve[i]) - kept;
+    allocated = std::max(allocated, kActivationFactor * others + kKeptFactor * kept);
+  }
+  profile.allocated_bytes = static_cast<uint64_t>(allocated);
+  return profile;
+}
+
+}  // namespace elixir::planner

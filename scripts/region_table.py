@@ -1,0 +1,57 @@
+#!/usr/bin/env python3
+"""The table of docs/planner.md of what each region keeps, from the planner.
+
+  scripts/region_table.py              prints the table
+  scripts/region_table.py --write      writes it into the page, between its two marks
+  scripts/region_table.py --check      exit 1 if the page has another table
+
+A cell has the step if regions keep nothing, how many times as fast the chosen plan is, and what its regions keep.
+"""
+
+import os
+import sys
+import tempfile
+
+import page_table
+
+BEGIN = '<!-- table: scripts/region_table.py -->\n'
+MODELS = (('GPT-2 4b', ['--model', 'gpt2-4b']),
+          ('Llama-3-8B', ['--config', 'examples/configs/llama-3-8b.json']))
+SEQ = 1024
+BATCHES = (8, 32)
+# A host that never binds what fits.
+MACHINES = (('h100', '24GiB'), ('h100', '40GiB'), ('h100', '80GiB'), ('rtx4090', '24GiB'))
+HOST = ['--host-memory', '512GiB']
+
+
+def cell(planner, batch, machine, memory):
+    flags = ['--machine', os.path.join('examples', 'machines', f'{machine}.json'), '--gpu-memory', memory, *HOST]
+    plans = [planner.plan(*flags, '--activations', choice, batch=batch)[0] for choice in ('recompute', 'auto')]
+    if None in plans:
+        return 'does not fit'
+    recompute, chosen = (plan['predicted']['step_s'] for plan in plans)
+    regions = plans[1]['regions']
+    kept = [f'{regions[name]} {what}' for name, what in (('keep_all', 'all'), ('keep_products', 'products'))
+            if regions[name] > 0]
+    return f'{recompute:.2f} s, {recompute / chosen:.2f}, ' + (' and '.join(kept) or 'nothing')
+
+
+def column(bin_folder, model, batch):
+    """By machine and memory, what the table says of this model and batch."""
+    with tempfile.TemporaryDirectory(prefix='elixir-regions-') as folder:
+        planner = page_table.Planner(folder, bin_folder, [*model, '--seq', str(SEQ)])
+        return {f'{machine}, {memory[:-3]} GiB': cell(planner, batch, machine, memory) for machine, memory in MACHINES}
+
+
+def columns():
+    return [(f'{name}, {batch * SEQ // 1024} k tokens', model, batch) for name, model in MODELS for batch in BATCHES]
+
+
+def region_table(bin_folder):
+    found = [column(bin_folder, model, batch) for _, model, batch in columns()]
+    rows = [[machine, *(cells[machine] for cells in found)] for machine in found[0]]
+    return page_table.of_rows(['machine', *(name for name, _, _ in columns())], rows)
+
+
+if __name__ == '__main__':
+    sys.exit(page_table.main(__doc__, BEGIN, os.path.join('docs', 'planner.md'), region_table))

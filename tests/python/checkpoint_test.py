@@ -1,0 +1,149 @@
+"""elixir.checkpoint: torch's gradients, whatever regions keep; Trainer's layers are such regions."""
+
+import unittest
+
+import python_case
+from python_case import PythonCase, masters_hash, small_model, trained
+
+python_case.need('transformers', 'accelerate')
+
+import torch  # noqa: E402
+import elixir  # noqa: E402
+from torch.utils.checkpoint import checkpoint as torch_checkpoint  # noqa: E402
+
+KEEPS = ('recompute', 'products:1', 'products:2', 'keep')
+
+
+class Block(torch.nn.Module):
+    """With arguments by name, tensors in containers, numbers, and a result that is no tensor."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = torch.nn.Linear(16, 32)
+        self.second = torch.nn.Linear(32, 16)
+
+    def forward(self, x, pair, *, scale=1.0, mask=None, name=''):
+        inner = torch.nn.functional.gelu(self.first(x + pair['add'])) * scale
+        if mask is not None:
+            inner = inner * mask
+        return {'x': x + torch.nn.functional.dropout(self.second(inner), 0.25), 'name': name}, (x.shape[0], None)
+
+
+def gradients(checkpoint):
+    """Of four steps; the first ones learn what second runs need."""
+    torch.manual_seed(3)
+    blocks = torch.nn.ModuleList(Block() for _ in range(3))
+    everything = []
+    for step in range(4):
+        torch.manual_seed(step)
+        given = torch.randn(6, 16, requires_grad=True)
+        x, add, mask = given, torch.randn(6, 16, requires_grad=True), torch.rand(6, 32)
+        for number, block in enumerate(blocks):
+            made, (rows, nothing) = checkpoint(block, x, {'add': add}, scale=0.5, mask=mask, name=f'block {number}')
+            assert (made['name'], rows, nothing) == (f'block {number}', 6, None)
+            x = made['x']
+        x.square().sum().backward()
+        everything += [given.grad, add.grad] + [parameter.grad.clone() for parameter in blocks.parameters()]
+        everything.append(torch.rand(1))  # the generator goes on as without regions
+        blocks.zero_grad()
+    return everything
+
+
+class Checkpoint(PythonCase):
+    def test_gradients_are_those_of_torch(self):
+        def theirs(function, *args, **kwargs):
+            return torch_checkpoint(function, *args, use_reentrant=False, **kwargs)
+
+        def plain(function, *args, **kwargs):
+            return function(*args, **kwargs)
+        ours = gradients(elixir.checkpoint)
+        for other in (gradients(theirs), gradients(plain)):
+            self.assertEqual(len(ours), len(other))
+            for a, b in zip(ours, other, strict=True):
+                self.assertTrue(torch.equal(a, b))
+
+    def test_an_exception_keeps_its_type(self):
+        class Mine(Exception):
+            pass
+
+        def raises(at, kind):
+            runs = []
+
+            def function(x):
+                runs.append(len(runs))
+                if len(runs) == at:
+                    raise kind('here')
+                return torch.tanh(x * 2)
+            return function
+        for kind in (Mine, KeyboardInterrupt, ValueError):
+            x = torch.ones(2, requires_grad=True)
+            with self.assertRaisesRegex(kind, 'here'):
+                elixir.checkpoint(raises(1, kind), x)
+            with self.assertRaisesRegex(kind, 'here'):
+                elixir.checkpoint(raises(2, kind), x).sum().backward()
+        with self.refused('inputs[0] in place'):
+            elixir.checkpoint(lambda x: x.mul_(2), torch.ones(2))
+        with self.refused('preserve_rng_state=False'):
+            elixir.checkpoint(torch.tanh, x, preserve_rng_state=False)
+
+    def test_a_function_that_is_forgotten_is_let_go(self):
+        import gc
+        import weakref
+        block = Block()
+        seen = weakref.ref(block)
+        made, _ = elixir.checkpoint(block, torch.ones(2, 16, requires_grad=True), {'add': torch.ones(2, 16)})
+        del block, made
+        gc.collect()
+        self.assertIsNone(seen())
+
+    def with_trainer(self, kind, activations, **arguments):
+        model = small_model(kind)
+        optimizer = elixir.AdamW(model, lr=1e-3, weight_decay=0.1, rcache_blocks=4, activations=activations)
+        losses, _, _ = trained(model, optimizer, self.folder, max_steps=10, **arguments)
+        return losses, masters_hash(optimizer), optimizer.stats()['recomputed_regions']
+
+    def test_trainers_layers_keep_what_the_options_say(self):
+        """transformers' own function ran in none of them: it would keep nothing."""
+        for kind, again in (('llama', {'recompute': 2, 'products:1': 2, 'products:2': 2, 'keep': 0}),
+                            ('gpt2', {'recompute': 2, 'keep': 0})):
+            plain = self.with_trainer(kind, 'recompute')
+            self.assertEqual(plain[2], 0)
+            for activations, regions in again.items():
+                with self.subTest(kind=kind, activations=activations):
+                    self.assertEqual(self.with_trainer(kind, activations, activation_checkpointing=True),
+                                     (*plain[:2], regions))
+
+    def test_every_second_layer(self):
+        model = small_model('llama', num_hidden_layers=4)
+        optimizer = elixir.AdamW(model, lr=1e-3, activations='recompute')
+        model.activation_checkpointing_enable(every_n_layers=2)
+        model.train()
+        tokens = torch.zeros(1, 8, dtype=torch.int64)
+        for _ in range(2):
+            model(input_ids=tokens, labels=tokens).loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        self.assertEqual(optimizer.stats()['recomputed_regions'], 2)
+
+    def test_a_plan_chooses(self):
+        """Much memory for a model whose compute binds: nothing runs twice."""
+        model = small_model('llama', num_hidden_layers=4, hidden_size=128)
+        model.activation_checkpointing_enable()
+        model.train()
+        tokens = torch.zeros(2, 64, dtype=torch.int64)
+        plan = elixir.plan(model, {'input_ids': tokens, 'labels': tokens}, gpu_memory='8GiB')
+        self.assertEqual(sum(plan.values['regions'].values()), 4)
+        self.assertEqual(plan.values['regions']['keep_all'], 4, plan)
+        recomputing = elixir.plan(model, {'input_ids': tokens, 'labels': tokens}, gpu_memory='8GiB',
+                                  activations='recompute')
+        self.assertEqual(recomputing.values['regions']['recompute'], 4)
+
+    def test_other_words_are_refused(self):
+        model = small_model('llama')
+        for wrong in ('products:0', 'products:many', 'some'):
+            with self.assertRaisesRegex(ValueError, 'activations='):
+                elixir.AdamW(model, lr=1e-3, activations=wrong).start()
+
+
+if __name__ == '__main__':
+    unittest.main()
