@@ -199,12 +199,14 @@ void StepRecorder::region_begins(std::optional<uint32_t> number) {
   ended_.reset();
   region_first_ = step_.steps.size();
   second_runs_ = 0;
-  region_ = number;
-  if (number && step_.numbered_regions.size() <= *number) {
-    step_.numbered_regions.resize(*number + 1);
-  }
+  region_.reset();
   if (!number) return;
-  RecordedRegion::Run& run = run_of(*number, backward_);
+  // The program may hold regions of a pass without backward: they have the numbers before.
+  if (!first_number_) first_number_ = *number;
+  if (*number < *first_number_) return;
+  region_ = *number - *first_number_;
+  if (step_.numbered_regions.size() <= *region_) step_.numbered_regions.resize(*region_ + 1);
+  RecordedRegion::Run& run = run_of(*region_, backward_);
   ++run.times;
   run.begin_bytes = run.peak_bytes = memory_->current_bytes();
 }

@@ -93,6 +93,7 @@ class StepRecorder final : public OperatorObserver, public ChunkSource, public R
   int depth_ = 0;
   bool backward_ = false;
   size_t region_first_ = 0;
+  std::optional<uint32_t> first_number_;
   std::optional<uint32_t> region_;  // in numbered_regions, while it runs
   uint32_t second_runs_ = 0;        // in the region that runs
   // The last one that ran, and whether that was in backward; until an operator reads parameters.

@@ -58,7 +58,7 @@ def checkpoint(function: Callable[..., Any], *args: Any, use_reentrant: bool | N
         return [result for result in results if isinstance(result, torch.Tensor)]
 
     outputs = native.checkpoint(run, inputs)
-    results = returned['others']
+    results = list(returned['others'])  # `run` holds the other list, and a result holds `run`
     for place, output in zip(returned['places'], outputs, strict=True):
         results[place] = output
     return _pytree.tree_unflatten(results, returned['shape'])

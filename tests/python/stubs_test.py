@@ -43,6 +43,7 @@ groups = elixir.AdamW([{"params": [model.weight], "lr": 1e-4}, {"params": [model
 optimizer.start()
 optimizer.start(((), {"input_ids": weight}))
 schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)
+kept: torch.Tensor = elixir.checkpoint(model, weight, use_reentrant=False)
 loss = elixir.linear_cross_entropy(weight, weight, torch.zeros(4, dtype=torch.long), softcap=30.0)
 loss.backward()  # type: ignore[no-untyped-call]
 optimizer.step()
@@ -95,6 +96,7 @@ WRONG = {  # a line, and the name of mypy's objection
     'elixir.AdamW(model, rcache_block=8)': 'call-arg',
     'elixir.AdamW(model, rcache_blocks="8")': 'arg-type',
     'elixir.AdamW(model, exchange="both")': 'arg-type',
+    'elixir.AdamW(model, activations=2)': 'arg-type',
     'elixir.Adam(model, betas=0.9)': 'arg-type',
     'elixir.AdamW(model).step(1.0)': 'arg-type',
     'elixir.AdamW(model).outcome("last")': 'arg-type',
