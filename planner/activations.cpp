@@ -32,7 +32,7 @@ Result<Activations> parse_activations(std::string_view text) {
     if (whole && result.products >= 1 && result.products <= kMostRegions) return result;
   }
   return error(Code::kInvalidArgument,
-               "activations '{}': use {}, with K from 1 to {} regions that keep their products",
+               "'{}' is not known; use {}, with K from 1 to {} regions that keep their products",
                text.substr(0, 40), kActivationNames, kMostRegions);
 }
 

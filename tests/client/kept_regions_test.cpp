@@ -5,7 +5,6 @@
 #include <ATen/autocast_mode.h>
 
 #include <string>
-#include <thread>
 
 #include "client/regions/region_plan.h"
 #include "client/tensors/checkpoint.h"
@@ -22,32 +21,6 @@ class KeptRegions : public RegionTest {
  protected:
   ~KeptRegions() override { set_region_plan({}); }
 };
-
-TEST(RegionPlan, TheLastRegionsKeepTheMost) {
-  const RegionPlan plan{.regions = 6, .keep_all = 1, .keep_products = 2};
-  for (uint32_t region = 0; region < 8; ++region) {
-    const Keep expected = region == 5                  ? Keep::kAll
-                          : region == 3 || region == 4 ? Keep::kProducts
-                                                       : Keep::kNothing;
-    EXPECT_EQ(plan.keep(region), expected) << region;
-  }
-  EXPECT_EQ(RegionPlan().keep(0), Keep::kNothing);
-}
-
-TEST(RegionNumber, CountsTheRegionsOfAThreadThatHaveNotEnded) {
-  RegionNumber first;
-  EXPECT_EQ(first.value(), 0U);
-  {
-    const RegionNumber second;
-    EXPECT_EQ(second.value(), 1U);
-    std::thread other([] { EXPECT_EQ(RegionNumber().value(), 0U); });
-    other.join();
-  }
-  EXPECT_EQ(RegionNumber().value(), 1U);
-  std::thread backward([&] { first.end(); });
-  backward.join();
-  EXPECT_EQ(RegionNumber().value(), 0U);
-}
 
 TEST_F(KeptRegions, ComputeNoStoredProductAgain) {
   set_region_plan(kProductsOfThree);

@@ -168,6 +168,31 @@ TEST(PlannedRun, TakesThePlansLongBlocksWhateverWasAskedFor) {
   }
 }
 
+TEST(PlannedRun, RegionsKeepWhatThePlanOrTheOptionsSay) {
+  using enum Activations::Mode;
+  Planned plan = planned(1, ComputeType::kBf16, 0, Exchange::kHost);
+  const RegionPlan chosen{.regions = 8, .keep_all = 1, .keep_products = 3};
+  plan.step.plan.region_plan = chosen;
+  EXPECT_EQ(plan.run()->regions, chosen);
+  for (const Activations& other : {Activations{kRecompute, 0}, {kKeep, 0}, {kProducts, 4}}) {
+    expect_refused(plan.run({.activations = other}).status(), Code::kInvalidArgument,
+                   {"--activations", "1 of 8 regions keep everything and 3"});
+  }
+  plan.step.plan.region_plan = {.regions = 8, .keep_products = 3};
+  EXPECT_EQ(plan.run({.activations = {kProducts, 3}})->regions, plan.step.plan.region_plan);
+  // A plan of an earlier release, or none, knows no number of regions.
+  plan.step.plan.region_plan = {};
+  EXPECT_EQ(plan.run()->regions, RegionPlan());
+  const auto kept = [&](const Activations& asked) {
+    return plan.run({.activations = asked})->regions;
+  };
+  EXPECT_EQ(kept({kKeep, 0}).keep(7), Keep::kAll);
+  EXPECT_EQ(kept({kProducts, 3}), (RegionPlan{.keep_products = 3}));
+  EXPECT_FALSE(kept({kRecompute, 0}).keeps());
+  expect_refused(plan.run({.activations = {kProducts, 0}}).status(), Code::kInvalidArgument,
+                 {"activations.products = 0"});
+}
+
 TEST(PlannedRun, RefusesWhatIsNotThisRun) {
   Planned plan = planned(2, ComputeType::kBf16, 0.4, Exchange::kCollective);
   EXPECT_EQ(plan.run({.layout = {.chunk_numel = 1024}}).status().code(), Code::kInvalidArgument);
