@@ -79,12 +79,41 @@ Status check_work(const OperatorWork& work) {
   return Status();
 }
 
+// So sums of them do not overflow.
+constexpr uint64_t kMostBytes = uint64_t{1} << 50;
+
+// A region that keeps more holds more.
+Status check_bytes(const ProfiledRegion& region, size_t index) {
+  uint64_t most = 0, held = 0;
+  for (const ProfiledRegion::Run* run : {&region.forward, &region.backward}) {
+    most = std::max({most, run->begin_bytes, run->after_bytes});
+  }
+  bool grows = true;
+  for (const RegionBytes& bytes : region.bytes) {
+    most = std::max({most, bytes.held, bytes.forward_peak, bytes.backward_peak});
+    grows = grows && bytes.held >= held;
+    held = bytes.held;
+  }
+  if (most <= kMostBytes && grows) return Status();
+  return error(
+      Code::kBadInput,
+      "regions[{}] has {} bytes, where at most {} are possible, or holds less with products "
+      "or all than with nothing",
+      index, most, kMostBytes);
+}
+
 // Each run lies in order, and its second run is part of the work of its operators.
 Status check_kept_regions(const ModelProfile& profile) {
   if (profile.regions.empty()) return Status();
   const size_t steps = profile.steps.size();
   if (profile.step_work.size() != steps || profile.activation_curve.size() != steps) {
     return error(Code::kBadInput, "regions need step_products, step_bytes and activation_curve");
+  }
+  for (const uint64_t bytes : profile.activation_curve) {
+    if (bytes > kMostBytes) {
+      return error(Code::kBadInput, "activation_curve has {} bytes; at most {} are possible", bytes,
+                   kMostBytes);
+    }
   }
   std::vector<OperatorWork> left = profile.step_work;
   uint32_t next = 0;
@@ -99,7 +128,10 @@ Status check_kept_regions(const ModelProfile& profile) {
                    i, forward.first, forward.last, backward.first, backward.last, steps);
     }
     next = forward.last + 1;
+    ELIXIR_RETURN_IF_ERROR(check_bytes(region, i));
     for (const SecondRunWork& work : region.second_run) {
+      ELIXIR_RETURN_IF_ERROR(check_work(work.products));
+      ELIXIR_RETURN_IF_ERROR(check_work(work.others));
       if (work.step >= steps || !left[work.step].remove(work.all())) {
         return error(Code::kBadInput, "regions[{}].second_run does more at step {} than that step",
                      i, work.step);

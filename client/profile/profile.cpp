@@ -209,6 +209,21 @@ planner::ProfiledRegion::Run run_of(const RecordedRegion::Run& run) {
   return {.steps = run.steps, .begin_bytes = run.begin_bytes, .after_bytes = run.after_bytes};
 }
 
+// Products that a region which keeps its products computes nevertheless (client/tensors/
+// known_regions.h: sorts of regions that begin alike).
+void move_what_runs_again(const std::vector<planner::SecondRunWork>& still,
+                          planner::SecondRunWork* work) {
+  const auto same = std::find_if(still.begin(), still.end(),
+                                 [&](const auto& other) { return other.step == work->step; });
+  if (same == still.end() || same->products.kernels == 0) return;
+  planner::OperatorWork kept = work->products;
+  if (!kept.remove(same->products)) kept = {};
+  planner::OperatorWork computed = work->products;
+  computed.remove(kept);
+  work->others.add(computed);
+  work->products = kept;
+}
+
 // By Keep: a step in which all regions keep so much. Empty: they differ by more than that, or some
 // region is not in both passes.
 using StepsByKeep = std::array<RecordedStep, kKeeps.size()>;
@@ -226,8 +241,12 @@ std::vector<planner::ProfiledRegion> regions_of(const StepsByKeep& steps) {
       region.bytes[keep] = bytes_of(recorded);
     }
     if (!nothing[i].forward.reads || !nothing[i].backward.reads) return {};
+    const auto& still = steps[static_cast<size_t>(Keep::kProducts)].numbered_regions[i].second_run;
     const auto last = static_cast<uint32_t>(steps[0].steps.size() - 1);
-    for (planner::SecondRunWork& work : region.second_run) work.step = std::min(work.step, last);
+    for (planner::SecondRunWork& work : region.second_run) {
+      move_what_runs_again(still, &work);
+      work.step = std::min(work.step, last);
+    }
     regions.push_back(std::move(region));
   }
   return regions;
@@ -314,8 +333,9 @@ planner::ModelProfile record_steps(const ModelTensors& model, const LossOn& loss
   const auto n = static_cast<uint32_t>(steps[0].numbered_regions.size());
   profile = record({}, &steps[0]);
   if (!stops_early()) return profile;  // and keeps no products
-  record({.regions = n, .keep_products = n}, &steps[static_cast<size_t>(Keep::kProducts)]);
-  record({.regions = n, .keep_all = n}, &steps[static_cast<size_t>(Keep::kAll)]);
+  const uint32_t regions = steps[0].first_number + n;
+  record({.regions = regions, .keep_products = n}, &steps[static_cast<size_t>(Keep::kProducts)]);
+  record({.regions = regions, .keep_all = n}, &steps[static_cast<size_t>(Keep::kAll)]);
   profile.regions = regions_of(steps);
   return profile;
 }

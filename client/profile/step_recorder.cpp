@@ -202,7 +202,7 @@ void StepRecorder::region_begins(std::optional<uint32_t> number) {
   region_.reset();
   if (!number) return;
   // The program may hold regions of a pass without backward: they have the numbers before.
-  if (!first_number_) first_number_ = *number;
+  if (!first_number_) first_number_ = step_.first_number = *number;
   if (*number < *first_number_) return;
   region_ = *number - *first_number_;
   if (step_.numbered_regions.size() <= *region_) step_.numbered_regions.resize(*region_ + 1);

@@ -38,8 +38,9 @@ struct RecordedStep {
   std::vector<uint64_t> peaks;              // by step: peak of memory until the next one begins
   std::vector<planner::OperatorRange> region_steps;
   std::vector<RecordedRegion> numbered_regions;  // by their number in the pass
-  std::vector<int64_t> gradient_after;           // by parameter; -1: it got none
-  std::vector<bool> shared;                      // by parameter
+  uint32_t first_number = 0;            // of the first one; others are of passes without backward
+  std::vector<int64_t> gradient_after;  // by parameter; -1: it got none
+  std::vector<bool> shared;             // by parameter
   uint32_t backward_begin = 0;
   uint64_t peak_bytes = 0, input_bytes = 0;
   std::string failed_operator;  // the innermost operator that threw

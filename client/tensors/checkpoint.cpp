@@ -57,7 +57,10 @@ class ObservedSecondRun {
 };
 
 c10::Device device_of(const std::vector<at::Tensor>& inputs) {
-  return inputs.empty() ? c10::Device(at::kCPU) : inputs[0].device();
+  for (const at::Tensor& input : inputs) {
+    if (!input.device().is_cpu()) return input.device();  // lengths and positions may be on the CPU
+  }
+  return at::kCPU;
 }
 
 KnownRegions* known_regions() {

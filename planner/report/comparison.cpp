@@ -53,6 +53,7 @@ Result<Plan> simulated_plan(StateStrategy strategy, const ModelProfile& profile,
       request.layout.gpu_state_share = 1;
   }
   if (machine.gpus > 1) request.layout.exchange = Exchange::kCollective;
+  if (!profile.regions.empty()) request.regions = {.mode = Activations::Mode::kRecompute};
   const Result<PlannedStep> planned = make_plan(profile, machine, request);
   if (!planned.ok()) return planned.status();
   return planned->plan;

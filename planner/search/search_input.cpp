@@ -135,9 +135,9 @@ Status set_asked_regions(const PlanRequest& request, SearchInput* input) {
   }
   if (n == 0) {
     return error(Code::kInvalidArgument,
-                 "--activations {}: the profile does not say what its checkpointed regions could "
-                 "keep: make it again, with --checkpoint-activations and without "
-                 "ELIXIR_STOP_EARLY=0",
+                 "--activations {}: the profile does not say what checkpointed regions could keep: "
+                 "it has none, one of them reads no parameter, a step was measured, or "
+                 "ELIXIR_STOP_EARLY is 0. Use --activations recompute or auto, or make it again",
                  to_text(asked));
   }
   input->region_plan = region_plan_for(asked, n);

@@ -1,11 +1,11 @@
 """Activation checkpointing: regions of a model that keep what the plan says, for backward."""
 
 import functools
-import weakref
 from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.utils.checkpoint
 from torch.utils import _pytree
 from torch.utils.checkpoint import checkpoint as torch_checkpoint
 
@@ -14,31 +14,42 @@ from elixir._load import Error, native
 
 
 def checkpoint(function: Callable[..., Any], *args: Any, use_reentrant: bool | None = None,
-               preserve_rng_state: bool = True, **kwargs: Any) -> Any:
+               preserve_rng_state: bool = True, context_fn: Any = torch.utils.checkpoint.noop_context_fn,
+               determinism_check: str = 'default', debug: bool = False, early_stop: bool = True, **kwargs: Any) -> Any:
     """Runs function(*args, **kwargs), and keeps for backward what the optimizer's `activations` say.
 
     Without a plan, and with activations="recompute", that is the inputs alone: backward runs the function again, up to
     the last operator whose result it reads. The function must compute the same values each time. Gradients have the
     same bits, whatever is kept. It takes the arguments of torch.utils.checkpoint.checkpoint.
 
+    Gradients flow through what the function is given and what it returns. A tensor that it leaves elsewhere (a list,
+    an attribute) has none, and a tensor with a history must be an argument, not a variable from around.
+
     Args:
         function: called now, and perhaps again in backward, by another thread.
         args, kwargs: its arguments; tensors may lie in lists, tuples and dicts. Gradients flow to tensors.
-        use_reentrant: as for torch's, and without effect: both kinds of torch's functions may be given.
+        use_reentrant, determinism_check, debug, early_stop: as for torch's, and without effect.
+        context_fn: only torch's default.
         preserve_rng_state: must be True: the second run draws the numbers of the first.
 
     Returns:
         What the function returns; tensors may lie in lists, tuples and dicts.
 
     Raises:
-        Error: preserve_rng_state is False; or an input is written in place.
+        Error: preserve_rng_state is False, context_fn is given, or an input is written in place.
 
     Source: Chen et al., arXiv 1604.06174. docs/training.md says what regions keep.
     """
-    del use_reentrant
+    del use_reentrant, determinism_check, debug, early_stop
+    if context_fn is not torch.utils.checkpoint.noop_context_fn:
+        raise Error('elixir.checkpoint(context_fn=...): activations="products:K" of the optimizer says what regions keep; '
+                    'leave context_fn out')
     if not preserve_rng_state:
         raise Error('elixir.checkpoint(preserve_rng_state=False): the second run would draw other numbers for dropout; '
                     'leave it out')
+    while isinstance(function, functools.partial):  # its tensors are arguments, too
+        args, kwargs = (*function.args, *args), {**function.keywords, **kwargs}
+        function = function.func
     leaves, shape = _pytree.tree_flatten((args, kwargs))
     places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
     inputs = [leaves[place] for place in places]
@@ -65,30 +76,46 @@ def checkpoint(function: Callable[..., Any], *args: Any, use_reentrant: bool | N
 
 
 def extend_models(module):
-    """Layers of transformers whose parameters an elixir optimizer holds are regions of elixir.checkpoint()."""
+    """Layers of transformers are regions of elixir.checkpoint() if the optimizer that holds them has `activations`."""
     model = module.PreTrainedModel
     sets = model._set_gradient_checkpointing
 
     @functools.wraps(sets)
     def set_gradient_checkpointing(self, enable=True, gradient_checkpointing_func=torch_checkpoint, **kwargs):
-        sets(self, enable, _of_optimizer(self, gradient_checkpointing_func), **kwargs)
+        sets(self, enable, LayerCheckpoint.over(gradient_checkpointing_func), **kwargs)
     model._set_gradient_checkpointing = set_gradient_checkpointing
 
 
-def _of_optimizer(model, otherwise):
-    """torch's function as it was given, and elixir.checkpoint while an optimizer holds the model's parameters."""
-    known = isinstance(otherwise, functools.partial) and otherwise.func is torch_checkpoint
-    if not known and otherwise is not torch_checkpoint:
-        return otherwise  # with offload, or the program's own
-    options = otherwise.keywords if known else {}
-    if set(options) - {'use_reentrant', 'preserve_rng_state'} or not options.get('preserve_rng_state', True):
-        return otherwise  # what torch's alone can do
+class LayerCheckpoint:
+    """The function that transformers calls for each layer. Copies and pickles with a model."""
 
-    held = weakref.ref(model)
+    def __init__(self, otherwise):
+        self.otherwise = otherwise  # transformers' choice
 
-    @functools.wraps(torch_checkpoint)
-    def chosen(function, *args, **kwargs):
-        if _held.of_module(held()) is None:
-            return otherwise(function, *args, **kwargs)
+    @classmethod
+    def over(cls, otherwise):
+        """This, or the given function where it does what elixir.checkpoint() does not."""
+        given = otherwise.func if isinstance(otherwise, functools.partial) else otherwise
+        options = otherwise.keywords if isinstance(otherwise, functools.partial) else {}
+        usual = given is torch_checkpoint and set(options) <= {'use_reentrant', 'preserve_rng_state'}
+        return cls(otherwise) if usual and options.get('preserve_rng_state', True) else otherwise
+
+    def __call__(self, function, *args, **kwargs):
+        layer = next(iter(function.args), None) if isinstance(function, functools.partial) else None
+        layer = layer if layer is not None else getattr(function, '__self__', None)
+        if layer is None or not self.takes(layer):
+            return self.otherwise(function, *args, **kwargs)
         return checkpoint(function, *args, **kwargs)
-    return chosen
+
+    def takes(self, layer):
+        """Whether the layer's optimizer has `activations`. A layer whose inner values the loss reads beside its result
+        (the router's, other layers' attention) needs torch's function, which runs forward with a graph."""
+        optimizer = _held.of_module(layer)
+        if optimizer is None or 'activations' not in optimizer._options:
+            return False
+        config = getattr(layer, 'config', None) or next(
+            (part.config for part in layer.modules() if getattr(part, 'config', None) is not None), None)
+        return not any(getattr(config, name, False) for name in READ_BESIDE)
+
+
+READ_BESIDE = ('output_router_logits', 'output_attentions', 'output_hidden_states')

@@ -128,6 +128,7 @@ class Plans(Answers):
             self.refused(INVALID_ARGUMENT, 'plan', '--profile', profile, *SERVER, *flags)
         # What each region could keep is in it.
         kept = self.plan('--profile', profile, *SERVER, '--no-checkpoint-activations')
+        self.ctl('plan', '--profile', profile, *SERVER, '--activations', 'keep', '--compare')  # the others recompute
         self.assertEqual(kept['regions'], {'recompute': 0, 'keep_products': 0, 'keep_all': 4, 'host_products': 0,
                                            'host_boundaries': 0})
         self.assertEqual(self.plan('--model', 'gpt2-nano', *SERVER)['tokens'], 8 * 128)

@@ -169,6 +169,19 @@ TEST(KeptRegions, AreReadFromTheProfilesFile) {
   more.regions[1].second_run[0].others.bytes = 1e18;
   expect_refused(profile_from_json(to_json(more)).status(), Code::kBadInput,
                  {"regions[1].second_run does more at step"});
+  // Together they are part of the step, and each alone is not.
+  ModelProfile negative = profile;
+  negative.regions[0].second_run[0].products.bytes = 1e18;
+  negative.regions[0].second_run[0].others.bytes -= 1e18;
+  expect_refused(profile_from_json(to_json(negative)).status(), Code::kBadInput, {"step_bytes"});
+  for (uint64_t RegionBytes::*const bytes : {&RegionBytes::held, &RegionBytes::forward_peak}) {
+    ModelProfile huge = profile;
+    huge.regions[3].bytes[2].*bytes = UINT64_MAX - 5;
+    expect_refused(profile_from_json(to_json(huge)).status(), Code::kBadInput, {"regions[3] has"});
+  }
+  ModelProfile less = profile;
+  less.regions[0].bytes[2].held = 0;
+  expect_refused(profile_from_json(to_json(less)).status(), Code::kBadInput, {"holds less"});
   ModelProfile apart = profile;
   apart.regions[2].forward.steps.first = 0;
   expect_refused(profile_from_json(to_json(apart)).status(), Code::kBadInput,

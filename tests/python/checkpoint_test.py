@@ -86,6 +86,50 @@ class Checkpoint(PythonCase):
         with self.refused('preserve_rng_state=False'):
             elixir.checkpoint(torch.tanh, x, preserve_rng_state=False)
 
+    def test_tensors_of_a_partial_are_arguments(self):
+        """Two regions read one tensor with a history, as layers with attention across do."""
+        import functools
+        results = []
+        for checkpoint in (elixir.checkpoint, functools.partial(torch_checkpoint, use_reentrant=False)):
+            torch.manual_seed(5)
+            given, x = torch.randn(4, 8, requires_grad=True), torch.randn(4, 8, requires_grad=True)
+            memory, y = given * 2, x
+            for _ in range(2):
+                y = checkpoint(functools.partial(lambda a, memory: torch.tanh(a * memory), memory=memory), y)
+            y.sum().backward()
+            results.append((given.grad, x.grad))
+        for ours, theirs in zip(*results, strict=True):
+            self.assertTrue(torch.equal(ours, theirs))
+
+    def test_torch_has_the_layers_whose_inner_values_a_loss_reads(self):
+        """A router's loss, which transformers takes from inside of the layers."""
+        norms = {}
+        for activations in (None, 'recompute', 'keep'):
+            model = small_model('mixtral')
+            model.config.output_router_logits = True
+            optimizer = elixir.AdamW(model, lr=1e-3, **({'activations': activations} if activations else {}))
+            model.activation_checkpointing_enable()
+            model.train()
+            tokens = torch.arange(32).reshape(2, 16) % 7
+            output = model(input_ids=tokens, labels=tokens)
+            self.assertTrue(output.aux_loss.requires_grad, activations)
+            output.loss.backward()
+            optimizer.step()
+            norms[activations] = masters_hash(optimizer)
+        self.assertEqual(len(set(norms.values())), 1, norms)
+
+    def test_a_model_is_copied_and_pickled_with_its_layers_function(self):
+        import copy
+        import pickle
+        model = small_model('llama')
+        model.activation_checkpointing_enable()
+        model.train()
+        copied = copy.deepcopy(model)
+        pickle.loads(pickle.dumps(model))
+        del model
+        tokens = torch.zeros(1, 8, dtype=torch.int64)
+        copied(input_ids=tokens, labels=tokens).loss.backward()
+
     def test_a_function_that_is_forgotten_is_let_go(self):
         import gc
         import weakref
@@ -98,7 +142,8 @@ class Checkpoint(PythonCase):
 
     def with_trainer(self, kind, activations, **arguments):
         model = small_model(kind)
-        optimizer = elixir.AdamW(model, lr=1e-3, weight_decay=0.1, rcache_blocks=4, activations=activations)
+        options = {'activations': activations} if activations else {}
+        optimizer = elixir.AdamW(model, lr=1e-3, weight_decay=0.1, rcache_blocks=4, **options)
         losses, _, _ = trained(model, optimizer, self.folder, max_steps=10, **arguments)
         return losses, masters_hash(optimizer), optimizer.stats()['recomputed_regions']
 
@@ -108,6 +153,8 @@ class Checkpoint(PythonCase):
                             ('gpt2', {'recompute': 2, 'keep': 0})):
             plain = self.with_trainer(kind, 'recompute')
             self.assertEqual(plain[2], 0)
+            # Without `activations`, transformers' own function.
+            self.assertEqual(self.with_trainer(kind, None, activation_checkpointing=True)[2], 0)
             for activations, regions in again.items():
                 with self.subTest(kind=kind, activations=activations):
                     self.assertEqual(self.with_trainer(kind, activations, activation_checkpointing=True),
@@ -131,12 +178,27 @@ class Checkpoint(PythonCase):
         model.activation_checkpointing_enable()
         model.train()
         tokens = torch.zeros(2, 64, dtype=torch.int64)
-        plan = elixir.plan(model, {'input_ids': tokens, 'labels': tokens}, gpu_memory='8GiB')
+        plan = elixir.plan(model, {'input_ids': tokens, 'labels': tokens}, gpu_memory='8GiB', activations='auto')
         self.assertEqual(sum(plan.values['regions'].values()), 4)
         self.assertEqual(plan.values['regions']['keep_all'], 4, plan)
         recomputing = elixir.plan(model, {'input_ids': tokens, 'labels': tokens}, gpu_memory='8GiB',
                                   activations='recompute')
         self.assertEqual(recomputing.values['regions']['recompute'], 4)
+
+    def test_a_plan_beside_a_pass_without_backward(self):
+        model = small_model('llama')
+        model.activation_checkpointing_enable()
+        model.train()
+        tokens = torch.zeros(2, 16, dtype=torch.int64)
+
+        def kept():
+            return elixir.plan(model, {'input_ids': tokens, 'labels': tokens}, gpu_memory='8GiB',
+                               activations='keep').values['kept_bytes']
+        alone = kept()
+        held = [elixir.checkpoint(torch.tanh, torch.ones(2, requires_grad=True)) for _ in range(3)]
+        self.assertEqual(kept(), alone)
+        self.assertGreater(alone, 0)
+        del held
 
     def test_other_words_are_refused(self):
         model = small_model('llama')
