@@ -52,9 +52,10 @@ STAGES=(
   '5 | planned_small | gpu | 60 | planned small --gpu-memory 8GiB'
   '5 | planned_xl   | gpu  |  40 | planned xl --gpu-memory 16GiB --checkpoint-activations'
   '5 | planned_4b   | gpu  |  50 | planned 4b --gpu-memory 40GiB --checkpoint-activations'
+  '5 | kept_4b      | gpu  |  50 | planned 4b --gpu-memory 40GiB --activations auto'
   '5 | planned_10b  | gpu  |  70 | planned 10b --gpu-memory 80GiB --checkpoint-activations'
   '5 | fine_tune    | gpu  | 120 | fine_tune'
-  '5 | families     | gpu  | 120 | families'
+  '5 | families     | gpu  |  70 | families'
 )
 
 # Sizes. The smallest ones pass through the same code.
