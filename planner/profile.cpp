@@ -80,7 +80,8 @@ Status check_work(const OperatorWork& work) {
 }
 
 // So sums of them do not overflow.
-constexpr uint64_t kMostBytes = uint64_t{1} << 50;
+constexpr uint64_t kMostBytes = uint64_t{1} << 45;
+constexpr size_t kMostProfiledRegions = size_t{1} << 16;
 
 // A region that keeps more holds more.
 Status check_bytes(const ProfiledRegion& region, size_t index) {
@@ -108,6 +109,10 @@ Status check_kept_regions(const ModelProfile& profile) {
   const size_t steps = profile.steps.size();
   if (profile.step_work.size() != steps || profile.activation_curve.size() != steps) {
     return error(Code::kBadInput, "regions need step_products, step_bytes and activation_curve");
+  }
+  if (profile.regions.size() > kMostProfiledRegions) {
+    return error(Code::kBadInput, "{} regions; at most {} are possible", profile.regions.size(),
+                 kMostProfiledRegions);
   }
   for (const uint64_t bytes : profile.activation_curve) {
     if (bytes > kMostBytes) {
