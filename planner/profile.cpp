@@ -83,24 +83,17 @@ Status check_work(const OperatorWork& work) {
 constexpr uint64_t kMostBytes = uint64_t{1} << 45;
 constexpr size_t kMostProfiledRegions = size_t{1} << 16;
 
-// A region that keeps more holds more.
 Status check_bytes(const ProfiledRegion& region, size_t index) {
-  uint64_t most = 0, held = 0;
+  uint64_t most = 0;
   for (const ProfiledRegion::Run* run : {&region.forward, &region.backward}) {
     most = std::max({most, run->begin_bytes, run->after_bytes});
   }
-  bool grows = true;
   for (const RegionBytes& bytes : region.bytes) {
     most = std::max({most, bytes.held, bytes.forward_peak, bytes.backward_peak});
-    grows = grows && bytes.held >= held;
-    held = bytes.held;
   }
-  if (most <= kMostBytes && grows) return Status();
-  return error(
-      Code::kBadInput,
-      "regions[{}] has {} bytes, where at most {} are possible, or holds less with products "
-      "or all than with nothing",
-      index, most, kMostBytes);
+  if (most <= kMostBytes) return Status();
+  return error(Code::kBadInput, "regions[{}] has {} bytes; at most {} are possible", index, most,
+               kMostBytes);
 }
 
 // Each run lies in order, and its second run is part of the work of its operators.

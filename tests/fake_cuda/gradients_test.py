@@ -106,14 +106,13 @@ class PlannedMemory(fake_gpu.FakeGpuTest):
             machine, plan = (os.path.join(self.folder, name) for name in ('machine.json', 'plan.json'))
             with open(machine, 'w', encoding='utf-8') as file:
                 json.dump({**self.MACHINE, 'gpus': ranks, 'g2g_gb_s': 20 * (ranks - 1)}, file)
-            kept = [] if checkpointed else ['--no-checkpoint-activations']
+            regions = 'recompute' if share == '0' else 'auto'
+            kept = ['--activations', regions if checkpointed else 'keep']
             self.succeed(program('elixirctl'), 'plan', '--model', f'gpt2-{model}', '--machine', machine,
                          '--batch', batch, '--seq', seq, '--dtype', dtype, '--gpu-state-share', share,
                          '--exchange', exchange, '--rcache-blocks', '4', kept, '--output', plan)
             finished = self.train('--model', model, '--batch', batch, '--seq', seq, '--dtype', dtype,
-                                  '--plan', plan, '--steps', '20',
-                                  ['--checkpoint-activations'] if checkpointed else [], ranks=ranks,
-                                  DEVICES=ranks)
+                                  '--plan', plan, '--steps', '20', ranks=ranks, DEVICES=ranks)
             ratios = re.findall(r'GPU memory measured .* predicted .* ratio ([\d.]+)', finished.errors)
             self.assertTrue(ratios, str(finished))
             for ratio in ratios:  # some 5 MiB too much is predicted, which of nano's 100 MiB is 5 %
