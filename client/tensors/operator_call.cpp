@@ -7,6 +7,8 @@
 #include <string_view>
 #include <unordered_set>
 
+#include "client/tensors/chunk_storage.h"
+
 namespace elixir {
 
 CallHash& CallHash::add(uint64_t word) {
@@ -29,7 +31,9 @@ void CallHash::add(const at::Tensor& tensor) {
   add((static_cast<uint64_t>(tensor.device().type()) << 8U) ^
       static_cast<uint64_t>(tensor.device().index()) ^ (uint64_t{gradients} << 32U));
   if (tensor.is_nested() || impl.layout() != at::kStrided) return;
-  add(static_cast<uint64_t>(impl.storage_offset()));
+  // A parameter's place in its chunk differs by layer, and no result depends on it.
+  const bool in_chunk = chunk_storage_of(tensor) != nullptr;
+  add(in_chunk ? 0 : static_cast<uint64_t>(impl.storage_offset()));
   for (const int64_t size : impl.sizes()) add(static_cast<uint64_t>(size));
   for (const int64_t stride : impl.strides()) add(~static_cast<uint64_t>(stride));
 }
