@@ -233,14 +233,6 @@ class Generate(ToolsCase):
         ids = model.generate(**inputs, max_new_tokens=count, do_sample=False, pad_token_id=0)
         return self.tokenizer.decode(ids[0], skip_special_tokens=True)
 
-    def whole_prefixes(self, count):
-        """How often a token ends a text: a character of several bytes may take several tokens."""
-        inputs = self.tokenizer(PROMPT, return_tensors='pt')
-        ids = self.built.generate(**inputs, max_new_tokens=count, do_sample=False, pad_token_id=0)[0]
-        first = inputs['input_ids'].shape[1]
-        texts = {self.tokenizer.decode(ids[:end], skip_special_tokens=True) for end in range(first + 1, len(ids) + 1)}
-        return sum(not text.endswith('\ufffd') for text in texts)
-
     def generated(self, folder, *words, count=12, code=0):
         ended, output, errors = said_by(generate.main, folder, PROMPT, '--max-tokens', count, *words)
         self.assertEqual(ended, code, errors)
@@ -252,7 +244,8 @@ class Generate(ToolsCase):
         pieces = []
         text = generate.generate(self.model, PROMPT, max_tokens=12, temperature=0, on_text=pieces.append)
         self.assertEqual((text, ''.join(pieces)), (self.likeliest, text))
-        self.assertGreaterEqual(len(pieces), min(self.whole_prefixes(12), 3), 'not as it comes')
+        words = self.likeliest[len(PROMPT):].count(' ')  # they come one by one; a tokenizer of the README decides
+        self.assertGreaterEqual(len(pieces), 1 + min(words, 2), 'not as it comes')
         half = self.expected(transformers.AutoModelForCausalLM.from_pretrained(self.model, dtype=torch.bfloat16))
         shown = self.generated(self.model, '--temperature', 0, '--dtype', 'bf16')
         self.assertEqual(shown, generate.printable(half) + '\n')
