@@ -9,41 +9,23 @@ after the third, and a ratio the median over rounds. Exit code 1: a ratio is bel
 weights differ.
 """
 
-import argparse
-import json
-import os
 import re
 import statistics
-import subprocess
 import sys
-import tempfile
 
-ROOT = os.path.realpath(os.path.join(os.path.dirname(__file__), '..'))
-TRAIN = os.path.join(os.environ.get('ELIXIR_BUILD_DIR', os.path.join(ROOT, 'build', 'release')), 'bin', 'elixir-train')
+import trained_steps
+
 LIMITS = {'products:1000': 1.05, 'keep': 1.10}
-STEPS, WARM_UP = 8, 3
 
 
 def trained(arguments, activations):
     """(median step in ms, hash of the weights)"""
-    with tempfile.TemporaryDirectory() as folder:
-        log = os.path.join(folder, 'steps.jsonl')
-        done = subprocess.run(
-            [TRAIN, '--model', arguments.model, '--batch', str(arguments.batch), '--seq', str(arguments.seq), '--steps',
-             str(STEPS), '--device', 'cpu', '--activations', activations, '--checksum', '--jsonl', log],
-            env={**os.environ, 'ELIXIR_RUNTIME_DIR': folder}, check=True, capture_output=True, text=True)
-        with open(log, encoding='utf-8') as file:
-            steps = [record['step_ms'] for record in map(json.loads, file) if 'step_ms' in record]
-    return statistics.median(steps[WARM_UP:]), re.search(r'weights_xxh64 (\w+)', done.stdout).group(1)
+    step_ms, said = trained_steps.trained(arguments, '--activations', activations, '--checksum')
+    return step_ms, re.search(r'weights_xxh64 (\w+)', said).group(1)
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('--rounds', type=int, default=5)
-    parser.add_argument('--model', default='small')
-    parser.add_argument('--batch', type=int, default=2)
-    parser.add_argument('--seq', type=int, default=256)
-    arguments = parser.parse_args()
+    arguments = trained_steps.arguments_of(__doc__)
     ratios = {activations: [] for activations in LIMITS}
     hashes = set()
     for number in range(arguments.rounds):
