@@ -21,7 +21,7 @@ inline constexpr char kActivationNames[] = "auto, recompute, keep or products:K"
 Result<Activations> parse_activations(std::string_view text);
 std::string to_text(const Activations& activations);
 
-// What a pass of so many regions keeps, if it is not the plan's to say. REQUIRES: not kAuto.
+// The plan of a pass with so many regions, if the activations alone decide. REQUIRES: not kAuto.
 RegionPlan region_plan_for(const Activations& activations, uint32_t regions);
 
 }  // namespace elixir

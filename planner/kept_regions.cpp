@@ -28,8 +28,8 @@ uint64_t plus(uint64_t bytes, int64_t more) {
   return sum > 0 ? static_cast<uint64_t>(sum) : 0;
 }
 
-// A region that keeps something has one peak over all of its operators. What follows the last one,
-// until the next operator that reads a parameter, is outside of the region.
+// A region that keeps something has one peak over all of its operators. Behind the last of them,
+// operators without parameters are outside of the region.
 void set_peak(const ProfiledRegion::Run& run, uint64_t peak, const std::vector<int64_t>& held,
               std::vector<uint64_t>* curve) {
   const auto [first, last] = run.steps;

@@ -182,8 +182,8 @@ Result<Layout> layout_of(const Options& options, const LaunchEnvironment& enviro
   return Layout{layout};
 }
 
-// What a plan file says, and what options.activations say, may not differ. The number of regions is
-// not known without a plan.
+// A plan file and options.activations may not contradict each other. Without a plan the number of
+// regions is not known.
 Result<RegionPlan> regions_of(const Options& options) {
   using enum Activations::Mode;
   const Activations& asked = options.activations;

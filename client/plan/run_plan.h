@@ -43,7 +43,7 @@ struct RunPlan {
   uint64_t trainer_bytes = 0;
   bool sums = false;  // FP32 sums of gradients over micro-steps, wherever states are
   UpdateMode update = UpdateMode::kDeferred;  // early only with spare slots
-  // What checkpointed regions keep, for set_region_plan() of client/tensors.
+  // What checkpointed regions keep, for set_region_plan() of client/regions.
   RegionPlan regions = {};
 
   // How many single chunks, and how many runs of chunks, are gathered into blocks. The other chunks

@@ -26,12 +26,14 @@ std::string billions(uint64_t params) {
 
 ZeroArithmetic zero_arithmetic(const ZeroRequest& request) {
   ELIXIR_CHECK(request.gpus > 0, "no GPUs");
-  const double n = request.gpus;
-  const std::array<double, 4> bytes_per_param = {16, 4 + 12 / n, 2 + 14 / n, 16 / n};
+  const uint64_t params = uint64_t{request.gpus} << 20U;  // shards without a rest
   ZeroArithmetic zero;
-  for (size_t i = 0; i < bytes_per_param.size(); ++i) {
+  for (size_t i = 0; i < zero.largest_params.size(); ++i) {
+    const uint64_t bytes =
+        state_bytes(kStateStrategies[i], {.params = params, .gpus = request.gpus}).gpu();
+    const double bytes_per_param = static_cast<double>(bytes) / static_cast<double>(params);
     zero.largest_params[i] =
-        static_cast<uint64_t>(static_cast<double>(request.gpu_memory_bytes) / bytes_per_param[i]);
+        static_cast<uint64_t>(static_cast<double>(request.gpu_memory_bytes) / bytes_per_param);
   }
   zero.checkpoint_bytes =
       kFp16Bytes * request.shape.width * request.batch * request.seq * request.shape.layers;

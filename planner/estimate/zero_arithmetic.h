@@ -15,7 +15,7 @@ struct ZeroShape {
   uint64_t width = 0, layers = 0;
 };
 
-// What ZeRO's formulas need.
+// The input of ZeRO's formulas.
 struct ZeroRequest {
   uint32_t gpus = 1;              // N_d of the paper, and its degree of model parallelism for P_a
   uint64_t gpu_memory_bytes = 0;  // 0: not known
