@@ -236,6 +236,7 @@ Status plan_command(const PlanArguments& arguments, const PlanOutputs& outputs,
   planner::PlanExtras extras;
   extras.largest = outputs.largest;
   extras.largest_value = plan.value;
+  extras.largest_on_device = plan.on_device;
   extras.tokens = outputs.tokens;
   extras.price_per_gpu_hour = outputs.price_per_hour;
   std::cout << (outputs.json

@@ -163,7 +163,8 @@ void add_model_flags(CLI::App* plan, PlanArguments* arguments) {
   CLI::Option* const activations = add_parsed(
       *plan, "--activations", arguments->activations, parse_activations,
       "What each block keeps for backward: recompute (its input; the rest is computed again), keep "
-      "(everything), products:K (the last K blocks keep the results of products), or auto (what "
+      "(everything), products:K (the last K blocks keep the results of products), host or "
+      "host:BYTES (inputs, and products if that is faster, lie in host memory), or auto (what "
       "makes the step shortest, for each block). Default: auto");
   activations->type_name("WHAT");
   add_short_flags(*plan, kCheckpointFlags, activations, arguments->activations,

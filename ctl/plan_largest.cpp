@@ -1,5 +1,8 @@
 #include "ctl/plan_largest.h"
 
+#include <map>
+#include <utility>
+
 #include "ctl/search_progress.h"
 #include "planner/estimate/estimate.h"
 
@@ -29,29 +32,46 @@ Result<LargestPlan> largest_plan(const PlanArguments& arguments, const std::stri
   if (what == "seq") most = static_cast<uint64_t>(config->context);
   const SearchProgress progress;
   LargestPlan largest;
-  Status why;  // the last refusal
-  const auto room = [&](uint64_t value) -> Result<double> {
-    ModelProfileRequest model = arguments.model;
-    set(what, static_cast<int64_t>(value), &model);
-    progress.looking_at(what, value);
-    Result<planner::ModelProfile> profile = profile_of(arguments, model);
-    if (!profile.ok()) return profile.status();
-    const Result<planner::LeastPlan> least = planner::least_plan(*profile, machine, request);
-    if (!least.ok()) return least.status();
-    if (!least->fits()) {
-      why = least->refusal;
-    } else if (value > largest.value) {
-      largest.value = value;
-      largest.profile = std::move(*profile);
+  Status why;                                          // the last refusal
+  std::map<uint64_t, planner::ModelProfile> profiles;  // by value
+  const auto room_for = [&](uint64_t value,
+                            const planner::PlanRequest& asked) -> Result<planner::LeastPlan> {
+    if (!profiles.contains(value)) {
+      ModelProfileRequest model = arguments.model;
+      set(what, static_cast<int64_t>(value), &model);
+      progress.looking_at(what, value);
+      Result<planner::ModelProfile> profile = profile_of(arguments, model);
+      if (!profile.ok()) return profile.status();
+      profiles.emplace(value, std::move(*profile));
     }
-    return least->room_bytes;
+    return planner::least_plan(profiles.at(value), machine, asked);
   };
-  const Result<uint64_t> value = planner::largest_that_fits(room, most);
+  const auto largest_of = [&](const planner::PlanRequest& asked) {
+    return planner::largest_that_fits(
+        [&](uint64_t value) -> Result<double> {
+          const Result<planner::LeastPlan> least = room_for(value, asked);
+          if (!least.ok()) return least.status();
+          if (!least->fits()) why = least->refusal;
+          return least->room_bytes;
+        },
+        most);
+  };
+  const Result<uint64_t> value = largest_of(request);
   if (!value.ok()) return value.status();
   if (*value == 0) return why;
-  Result<planner::PlannedStep> planned = planner::make_plan(largest.profile, machine, request);
+  largest.value = largest.on_device = *value;
+  Result<planner::PlannedStep> planned = planner::make_plan(profiles.at(*value), machine, request);
   if (!planned.ok()) return planned.status();
   largest.planned = std::move(*planned);
+  const Result<planner::LeastPlan> least = room_for(*value, request);
+  if (least.ok() && least->sends) {
+    planner::PlanRequest on_device = request;
+    on_device.regions = {.mode = Activations::Mode::kRecompute};
+    const Result<uint64_t> without = largest_of(on_device);
+    if (!without.ok()) return without.status();
+    largest.on_device = *without;
+  }
+  largest.profile = std::move(profiles.at(*value));
   return largest;
 }
 

@@ -8,7 +8,8 @@
 namespace elixir::ctl {
 
 struct LargestPlan {
-  uint64_t value = 0;  // sequences, tokens per sequence, or layers
+  uint64_t value = 0;      // sequences, tokens per sequence, or layers
+  uint64_t on_device = 0;  // the largest value if no activation is in host memory
   planner::ModelProfile profile;
   planner::PlannedStep planned;
 };

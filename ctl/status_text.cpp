@@ -134,6 +134,10 @@ std::string host_memory(const Json& job) {
       bytes(field(job, "host_bytes")), number(field(job, "host_bytes_per_param"), "{:.2f}"),
       bytes(field(kinds, "control")), bytes(field(kinds, "grads")), bytes(field(kinds, "params")),
       bytes(field(kinds, "state")), bytes(field(kinds, "sums")), bytes(field(kinds, "swing")));
+  const Json& activations = field(job, "activation_bytes");
+  if (activations.is_number() && activations > 0) {
+    result += fmt::format("; activations {}, of the trainers", bytes(activations));
+  }
   const Json& swapped = field(job, "swapped_bytes");
   if (swapped.is_number() && swapped > 0) {
     result += fmt::format("; SLOW UPDATES: {} are swapped out (ulimit -l unlimited for elixird)",

@@ -46,6 +46,13 @@ uint64_t greatest(const JobStatistics& statistics, uint64_t shm::StepRecord::*fi
   return value;
 }
 
+// Of the node: each rank has its own.
+uint64_t sum_of(const JobStatistics& statistics, uint64_t shm::StepRecord::*field) {
+  uint64_t value = 0;
+  for (const shm::StepRecord& record : statistics.records_last) value += record.*field;
+  return value;
+}
+
 double mean_ms(const JobStatistics& statistics, uint64_t shm::StepRecord::*field_ns) {
   double sum_ns = 0;
   for (const shm::StepRecord& record : statistics.records_last) {
@@ -189,6 +196,7 @@ Json job_json(const Job& job, const BandwidthWatch& bandwidth) {
   json["d2h_bytes_last_step"] = greatest(statistics, &shm::StepRecord::d2h_bytes);
   json["device_bytes"] = greatest(statistics, &shm::StepRecord::device_bytes);
   json["pageable_bytes"] = greatest(statistics, &shm::StepRecord::pageable_bytes);
+  json["activation_bytes"] = sum_of(statistics, &shm::StepRecord::activation_bytes);
   json["d2d_bytes"] = greatest(statistics, &shm::StepRecord::d2d_bytes);
   add_early_updates(job, &json);
   json["swing_chunks"] = shape.n_swing_chunks;

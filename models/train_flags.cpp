@@ -79,7 +79,8 @@ void add_model_options(CLI::App& app, TrainOptions& options, TrainWords& words) 
       app, "--activations", activations, parse_activations,
       "What each block keeps for backward: recompute (its input; the rest is computed again), keep "
       "(everything), products:K (the last K blocks keep the results of products, the others their "
-      "input), or auto (what the plan says; without a plan, everything). Default: auto");
+      "input), host or host:BYTES (inputs, and products if that is faster, lie in host memory), or "
+      "auto (what the plan says; without a plan, everything). Default: auto");
   named->type_name("WHAT");
   add_short_flags(app, kCheckpointFlags, named, activations,
                   {.mode = Activations::Mode::kRecompute}, {.mode = Activations::Mode::kKeep},

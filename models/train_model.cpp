@@ -178,7 +178,7 @@ bool is_of_plan(const Activations& asked, const planner::Plan& plan) {
   using enum Activations::Mode;
   if (asked.mode == kAuto) return true;
   if (!plan.checkpointed) return asked.mode == kKeep;
-  return region_plan_for(asked, plan.region_plan.regions) == plan.region_plan &&
+  return is_plan_for(asked, plan.region_plan) &&
          (asked.mode != kKeep || plan.region_plan.regions > 0);
 }
 
@@ -201,12 +201,14 @@ void follow_plan(const ModelWords& words, const planner::Plan& plan, TrainOption
   type = plan.type;
   bool& checkpointed = options.model.checkpoint_activations;
   if (words.activations && !is_of_plan(*words.activations, plan)) {
-    problems.add(error(
-        Code::kInvalidArgument,
-        "{0}: the plan {1} is {2} activation checkpointing{3}; leave out {0}, or "
-        "repeat its 'elixirctl plan' with {0}",
-        flag_of(*words.activations), options.plan_file, plan.checkpointed ? "with" : "without",
-        plan.region_plan.keeps() ? ", and some blocks keep more than their input" : ""));
+    problems.add(error(Code::kInvalidArgument,
+                       "{0}: the plan {1} is {2} activation checkpointing{3}; leave out {0}, or "
+                       "repeat its 'elixirctl plan' with {0}",
+                       flag_of(*words.activations), options.plan_file,
+                       plan.checkpointed ? "with" : "without",
+                       plan.region_plan.keeps() || plan.region_plan.sends_any()
+                           ? ", and some blocks keep or send more than their input"
+                           : ""));
   }
   checkpointed = plan.checkpointed;
   options.run.activations = {};

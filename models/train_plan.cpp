@@ -77,7 +77,9 @@ void compare_batch(const planner::Plan& plan, const TrainOptions& options,
 
 RegionPlan regions_of(const planner::ModelProfile& profile, const Options& run) {
   const auto n = static_cast<uint32_t>(profile.regions.size());
-  if (run.activations.mode != Activations::Mode::kAuto) return region_plan_for(run.activations, n);
+  const bool by_plan = run.activations.mode == Activations::Mode::kAuto ||
+                       (run.plan && run.activations.mode == Activations::Mode::kHost);
+  if (!by_plan) return region_plan_for(run.activations, n);
   return run.plan && run.plan->region_plan.regions == n ? run.plan->region_plan : RegionPlan();
 }
 

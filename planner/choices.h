@@ -5,7 +5,10 @@
 #include <array>
 #include <cstdint>
 #include <optional>
+#include <string_view>
 
+#include "base/export.h"
+#include "base/status.h"
 #include "shm/exchange.h"
 
 namespace elixir {
@@ -44,13 +47,22 @@ struct LayoutOptions {
 // - kRecompute: nothing
 // - kKeep: everything
 // - kProducts: the last `products` of them keep the results of products and attention
+// - kHost: they send their inputs to host memory. With a plan they also send the results of
+// products
+//   and attention if that shortens the step; without a plan they do. At most `host_bytes` of each
+//   rank go there; 0: what there is room for.
 struct Activations {
-  enum class Mode : uint8_t { kAuto, kRecompute, kKeep, kProducts };
+  enum class Mode : uint8_t { kAuto, kRecompute, kKeep, kProducts, kHost };
   Mode mode = Mode::kAuto;
   uint32_t products = 0;
+  uint64_t host_bytes = 0;
 
   bool operator==(const Activations&) const = default;
 };
+
+// "auto", "recompute", "keep", "products:K" with K from 1 to kMostRegions, "host", or "host:20GiB".
+// Returns kInvalidArgument, with these names, for another text.
+ELIXIR_PUBLIC Result<Activations> parse_activations(std::string_view text);
 
 }  // namespace elixir
 

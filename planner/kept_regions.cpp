@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/units.h"
 
 namespace elixir::planner {
 namespace {
@@ -19,8 +20,37 @@ std::vector<int64_t> held_bytes(const ModelProfile& profile, const RegionPlan& p
     held[region.forward.steps.last + 1] += more;
     held[region.backward.steps.last + 1] -= more;
   }
+  for (size_t i = 0; i + 1 < profile.parcels.size(); ++i) {
+    const auto bytes = static_cast<int64_t>(profile.parcels[i].bytes);
+    const SentParcel& next = profile.parcels[i + 1];
+    held[next.put_after + 1] -= bytes;
+    held[next.get_before] += bytes;
+  }
   for (size_t i = 1; i < held.size(); ++i) held[i] += held[i - 1];
   return held;
+}
+
+uint64_t products_bytes(const ProfiledRegion& region) {
+  const uint64_t with = region.bytes_of(Keep::kProducts).held;
+  return with - std::min(with, region.bytes_of(Keep::kNothing).held);
+}
+
+void add_parcels(const RegionPlan& plan, ModelProfile* profile) {
+  for (uint32_t i = 0; i < profile->regions.size(); ++i) {
+    const ProfiledRegion& region = profile->regions[i];
+    const RegionChoice choice = plan.choice(i);
+    const uint64_t bytes = (choice.sends_products ? products_bytes(region) : 0) +
+                           (choice.sends_boundary ? region.boundary_bytes : 0);
+    if (bytes == 0 && !choice.last_sender) continue;
+    profile->parcels.push_back({region.forward.steps.last, region.backward.steps.first, bytes});
+  }
+  // In slabs of host memory, as client/device/host_slabs has them.
+  constexpr uint64_t kPageBytes = 4096;
+  for (size_t i = 0; i + 1 < profile->parcels.size(); ++i) {
+    const uint64_t slab =
+        std::min(kActivationPieceBytes, round_up(profile->parcels[0].bytes, kPageBytes));
+    profile->sent_bytes += round_up(profile->parcels[i].bytes, slab);
+  }
 }
 
 uint64_t plus(uint64_t bytes, int64_t more) {
@@ -35,6 +65,17 @@ void set_peak(const ProfiledRegion::Run& run, uint64_t peak, const std::vector<i
   const auto [first, last] = run.steps;
   for (uint32_t i = first; i <= last; ++i) (*curve)[i] = plus(run.begin_bytes + peak, held[i]);
   (*curve)[last] = std::max((*curve)[last], plus(run.after_bytes, held[last + 1]));
+}
+
+// The next parcel comes while its region's backward begins, before the first operator of that.
+void set_arrival(const SentParcel& parcel, const std::vector<int64_t>& held,
+                 ModelProfile* profile) {
+  if (parcel.get_before == 0) return;
+  for (const ProfiledRegion& region : profile->regions) {
+    if (region.backward.steps.first != parcel.get_before) continue;
+    uint64_t& before = profile->activation_curve[parcel.get_before - 1];
+    before = std::max(before, plus(region.backward.begin_bytes, held[parcel.get_before]));
+  }
 }
 
 void leave_out(Keep keep, std::vector<SecondRunWork>* second_run, ModelProfile* profile) {
@@ -52,12 +93,13 @@ void leave_out(Keep keep, std::vector<SecondRunWork>* second_run, ModelProfile* 
 }  // namespace
 
 ModelProfile with_regions(ModelProfile profile, const RegionPlan& plan) {
-  if (!plan.keeps()) return profile;
+  if (!plan.keeps() && !plan.sends_any()) return profile;
   ELIXIR_CHECK(plan.regions == profile.regions.size(), "a plan for {} regions, and there are {}",
                plan.regions, profile.regions.size());
   ELIXIR_CHECK(profile.activation_curve.size() == profile.steps.size(),
                "a curve of {} points for {} operators", profile.activation_curve.size(),
                profile.steps.size());
+  add_parcels(plan, &profile);
   const std::vector<int64_t> held = held_bytes(profile, plan);
   std::vector<uint64_t>& curve = profile.activation_curve;
   for (size_t i = 0; i < curve.size(); ++i) curve[i] = plus(curve[i], held[i]);
@@ -66,11 +108,14 @@ ModelProfile with_regions(ModelProfile profile, const RegionPlan& plan) {
     if (keep == Keep::kNothing) continue;
     const RegionBytes& bytes = profile.regions[i].bytes_of(keep);
     const uint64_t least = profile.regions[i].bytes_of(Keep::kNothing).held;
-    profile.held_bytes += std::max(bytes.held, least) - least;
+    const RegionChoice choice = plan.choice(i);
+    const bool stays = !choice.sends_products || choice.last_sender;
+    if (stays) profile.held_bytes += std::max(bytes.held, least) - least;
     set_peak(profile.regions[i].forward, bytes.forward_peak, held, &curve);
     set_peak(profile.regions[i].backward, bytes.backward_peak, held, &curve);
     leave_out(keep, &profile.regions[i].second_run, &profile);
   }
+  for (const SentParcel& parcel : profile.parcels) set_arrival(parcel, held, &profile);
   profile.activation_bytes = *std::max_element(curve.begin(), curve.end());
   double allocated = 0;
   for (size_t i = 0; i < curve.size(); ++i) {

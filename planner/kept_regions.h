@@ -10,10 +10,13 @@ inline constexpr double kActivationFactor = 1.25;  // F_frag: fragmentation of t
 // Assumed: not measured on a GPU yet.
 inline constexpr double kKeptFactor = 1.05;
 
-// The profile of a step in which checkpointed regions keep what the plan says. Activations, their
-// curve, allocated_bytes and the operators' work are that step's. `steps` stays: regions hold all
-// of their chunks anyway.
-// REQUIRES: checked input; regions.size() == plan.regions, or the plan keeps nothing.
+// The profile of a step in which checkpointed regions keep and send what the plan says.
+// Activations, their curve, allocated_bytes, parcels and the operators' work are that step's.
+// `steps` stays: regions hold all of their chunks anyway.
+//
+// Memory is that of client/train/activation_store: what a region has sent is on the device until
+// the next sending region's forward ends, and again from that region's backward on.
+// REQUIRES: checked input; regions.size() == plan.regions, or the plan keeps and sends nothing.
 ModelProfile with_regions(ModelProfile profile, const RegionPlan& plan);
 
 }  // namespace elixir::planner

@@ -84,7 +84,7 @@ constexpr uint64_t kMostBytes = uint64_t{1} << 45;
 constexpr size_t kMostProfiledRegions = size_t{1} << 16;
 
 Status check_bytes(const ProfiledRegion& region, size_t index) {
-  uint64_t most = 0;
+  uint64_t most = region.boundary_bytes;
   for (const ProfiledRegion::Run* run : {&region.forward, &region.backward}) {
     most = std::max({most, run->begin_bytes, run->after_bytes});
   }

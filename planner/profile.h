@@ -68,6 +68,13 @@ struct SecondRunWork {
   OperatorWork all() const;
 };
 
+// Tensors of one region that lie in host memory between two operators of ModelProfile::steps. They
+// leave the device behind `put_after`, and are there again when `get_before` begins.
+struct SentParcel {
+  uint32_t put_after = 0, get_before = 0;
+  uint64_t bytes = 0;
+};
+
 // A checkpointed region, and how it runs with each Keep.
 struct ProfiledRegion {
   // Its forward or its backward. Bytes are those that torch holds if no region keeps anything.
@@ -79,6 +86,7 @@ struct ProfiledRegion {
   Run forward, backward;
   std::array<RegionBytes, kKeeps.size()> bytes = {};
   std::vector<SecondRunWork> second_run = {};  // by step, if it keeps nothing
+  uint64_t boundary_bytes = 0;  // its inputs that can go to host memory; they are results of others
 
   const RegionBytes& bytes_of(Keep keep) const { return bytes[static_cast<size_t>(keep)]; }
 };
@@ -123,9 +131,13 @@ struct ModelProfile {
   // activation_bytes with what the allocator's fragmentation adds; 0: kActivationFactor times as
   // many (kept_regions.h).
   uint64_t allocated_bytes = 0;
-  uint64_t held_bytes = 0;  // all that regions hold beyond their inputs and results
-  std::string model;        // its name, for people
-  bool measured = false;    // by a warm-up step on the device: an operator has no meta kernel
+  uint64_t held_bytes = 0;  // all that regions hold on the device beyond their inputs and results
+  // By with_regions(): what each region sends, in forward's order, the last one included. That one
+  // stays on the device, and `sent_bytes` does not count it.
+  std::vector<SentParcel> parcels;
+  uint64_t sent_bytes = 0;
+  std::string model;      // its name, for people
+  bool measured = false;  // by a warm-up step on the device: an operator has no meta kernel
 
   uint32_t dtype_bytes() const { return static_cast<uint32_t>(element_bytes(type)); }
   uint64_t trained_numel() const;

@@ -146,6 +146,7 @@ Json regions_json(const ModelProfile& profile) {
                                  {"forward_peak", bytes.forward_peak},
                                  {"backward_peak", bytes.backward_peak}};
     }
+    one["boundary_bytes"] = region.boundary_bytes;
     Json& second_run = one["second_run"] = Json::array();
     for (const SecondRunWork& work : region.second_run) {
       second_run.push_back({{"step", work.step},
@@ -209,6 +210,7 @@ void read_kept_regions(const Json& file, JsonFields& fields, ModelProfile* profi
       one.required("backward_peak", &bytes.backward_peak);
     }
     JsonFields own(json, where, status);
+    own.optional("boundary_bytes", &region.boundary_bytes);
     const Json* const runs = own.array("second_run");
     for (size_t k = 0; runs != nullptr && k < runs->size() && status->ok(); ++k) {
       const std::string in_run = fmt::format("{}second_run[{}].", where, k);

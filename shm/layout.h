@@ -32,8 +32,8 @@ inline constexpr uint64_t kControlMagic = 0x4c52544358494c45;  // "ELIXCTRL", li
 
 // Raise it when any struct or constant of this file, of shm/shape.h or of shm/messages.h changes,
 // or the details of a save or a load (checkpoint/details.h); then run scripts/versions.py --store.
-inline constexpr uint32_t kLayoutVersion = 22;
-// versions.py: version 22, 1b76fab837a7bb3b
+inline constexpr uint32_t kLayoutVersion = 23;
+// versions.py: version 23, 577710336f467db3
 
 // Steps whose records are kept. A trainer is never more than two steps ahead of elixird.
 inline constexpr uint32_t kStepRing = 8;
@@ -180,12 +180,13 @@ struct StepRecord {
   // of it in which the device's operators waited for chunks and gradients. h2d_ns, d2h_ns: how long
   // each direction of the link was busy.
   uint64_t step_ns, exposed_ns, h2d_ns, d2h_ns;
-  uint64_t pageable_bytes;  // host memory that the device copies and that is not page-locked
-  uint64_t late_wakes;      // since the attach: waits that ended by timeout although the word had
-                            // changed
-  uint64_t asks;            // actions for all ranks after the step: bits of Ask
+  uint64_t pageable_bytes;    // host memory that the device copies and that is not page-locked
+  uint64_t activation_bytes;  // host memory that the trainer holds for activations
+  uint64_t late_wakes;        // since the attach: waits that ended by timeout although the word had
+                              // changed
+  uint64_t asks;              // actions for all ranks after the step: bits of Ask
 };
-static_assert(sizeof(StepRecord) == 4408);
+static_assert(sizeof(StepRecord) == 4416);
 
 // The bytes that must be the same on all ranks. elixird compares those of its node, and trainers
 // compare a hash of them.

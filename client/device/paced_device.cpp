@@ -36,8 +36,9 @@ DeviceEvent PacedDevice::create_event() {
 
 void PacedDevice::transfer(Stream stream, Stream direction, std::byte* to, const std::byte* from,
                            size_t bytes) {
-  if (stream == direction) {
-    link_->transfer(direction, to, from, bytes);
+  const Stream kept = direction == Stream::kUpload ? Stream::kKeepUp : Stream::kKeepDown;
+  if (stream == direction || stream == kept) {
+    link_->transfer(stream, to, from, bytes);
     return;
   }
   link_->wait(direction, point_of(stream));
@@ -128,9 +129,7 @@ PacedDevice::Point PacedDevice::point_of(DeviceEvent event) {
 void PacedDevice::wait_for(Stream stream, const LinkPoint& point) {
   if (stream == Stream::kCompute) return stall(point);
   if (on_link(stream)) return link_->wait(stream, point);
-  LinkPoint& awaited = awaited_[static_cast<size_t>(stream)];
-  awaited.uploads = std::max(awaited.uploads, point.uploads);
-  awaited.downloads = std::max(awaited.downloads, point.downloads);
+  awaited_[static_cast<size_t>(stream)].add(point);
 }
 
 void PacedDevice::catch_up(Stream stream) {

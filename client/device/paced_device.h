@@ -18,11 +18,11 @@ struct HostDeviceOptions {
 
 // A HostDevice that emulates a slower device, for experiments and tests.
 //
-// With a link, kUpload and kDownload are separate streams (paced_link.h). When kCompute must wait
-// for them, the calling thread waits. For kGather and kReduce it waits only before it does their
-// work. A transfer on another stream goes through the copy stream of its direction, behind the work
-// of both streams. Updates, norms and sums on a copy stream first wait for that stream. Swing
-// streams are threads (paced_stream.h) that do only copies and updates.
+// With a link, kUpload, kDownload, kKeepUp and kKeepDown are separate streams (paced_link.h). When
+// kCompute must wait for them, the calling thread waits. For kGather and kReduce it waits only
+// before it does their work. A transfer on another stream goes through the copy stream of its
+// direction, behind the work of both streams. Updates, norms and sums on a copy stream first wait
+// for that stream. Swing streams are threads (paced_stream.h) that do only copies and updates.
 class PacedDevice final : public HostDevice {
  public:
   // Throws kInvalidArgument for impossible times and speeds.
@@ -56,7 +56,8 @@ class PacedDevice final : public HostDevice {
   void transfer(Stream stream, Stream direction, std::byte* to, const std::byte* from,
                 size_t bytes);
   bool on_link(Stream stream) const {
-    return link_ != nullptr && (stream == Stream::kUpload || stream == Stream::kDownload);
+    return link_ != nullptr && (stream == Stream::kUpload || stream == Stream::kDownload ||
+                                stream == Stream::kKeepUp || stream == Stream::kKeepDown);
   }
   // A place in a stream's work; for a swing stream, a number of its operations.
   struct Point {

@@ -28,6 +28,13 @@ void sleep_until_ns(int64_t time_ns) {
   }
 }
 
+void LinkPoint::add(const LinkPoint& other) {
+  uploads = std::max(uploads, other.uploads);
+  downloads = std::max(downloads, other.downloads);
+  kept_ups = std::max(kept_ups, other.kept_ups);
+  kept_downs = std::max(kept_downs, other.kept_downs);
+}
+
 PacedLink::PacedLink(const HostLink& link, CopyLog& log)
     : link_(link),
       log_(log),
@@ -57,9 +64,19 @@ PacedLink::~PacedLink() {
 
 // ---- the callers ----
 
+LinkPoint PacedLink::point(Stream stream, uint64_t operations) {
+  LinkPoint point;
+  if (is_kept(stream)) {
+    (goes_up(stream) ? point.kept_ups : point.kept_downs) = operations;
+  } else {
+    (goes_up(stream) ? point.uploads : point.downloads) = operations;
+  }
+  return point;
+}
+
 LinkPoint PacedLink::enqueue(Stream stream, Operation operation) {
-  ELIXIR_CHECK(stream == Stream::kUpload || stream == Stream::kDownload, "stream {}",
-               static_cast<int>(stream));
+  ELIXIR_CHECK(is_kept(stream) || stream == Stream::kUpload || stream == Stream::kDownload,
+               "stream {}", static_cast<int>(stream));
   operation.enqueued_ns = monotonic_ns();
   LinkPoint behind;
   {
@@ -67,7 +84,7 @@ LinkPoint PacedLink::enqueue(Stream stream, Operation operation) {
     Line& to = line(stream);
     to.queue.push_back(operation);
     ++to.enqueued;
-    (stream == Stream::kUpload ? behind.uploads : behind.downloads) = to.enqueued;
+    behind = point(stream, to.enqueued);
   }
   worker(stream).work.notify_one();
   return behind;
@@ -91,8 +108,7 @@ void PacedLink::wait(Stream stream, const LinkPoint& point) {
 
 LinkPoint PacedLink::end(Stream stream) {
   const MutexLock lock(mutex_);
-  return stream == Stream::kUpload ? LinkPoint{.uploads = up_.enqueued}
-                                   : LinkPoint{.downloads = down_.enqueued};
+  return point(stream, line(stream).enqueued);
 }
 
 bool PacedLink::done(const LinkPoint& point) {
@@ -107,54 +123,57 @@ void PacedLink::synchronize(const LinkPoint& point) {
 
 // ---- the threads ----
 
-void PacedLink::work_off(Stream stream) {
+void PacedLink::work_off(Stream direction) {
   ::prctl(PR_SET_TIMERSLACK, kTimerSlackNs);
   MutexLock lock(mutex_);
-  Line& mine = line(stream);
+  Side& mine = side(direction);
   for (;;) {
-    if (mine.queue.empty()) mine.transferring = false;
-    while (!ending_ && mine.queue.empty()) worker(stream).work.wait(lock);
-    if (mine.queue.empty()) return;
-    const Operation operation = mine.queue.front();
-    mine.queue.pop_front();
+    if (mine.idle()) mine.transferring = false;
+    while (!ending_ && mine.idle()) worker(direction).work.wait(lock);
+    if (mine.idle()) return;
+    Line& next = mine.line.queue.empty() ? mine.kept : mine.line;
+    const Operation operation = next.queue.front();
+    next.queue.pop_front();
     if (operation.kind == Kind::kWait) {
-      wait_for(stream, operation.point, lock);
+      wait_for(direction, operation.point, lock);
     } else {
       // Between two transfers the direction stays busy, whatever lies between them.
       mine.transferring |= operation.kind == Kind::kTransfer;
       const int64_t begin_ns = std::max(mine.clock_ns, operation.enqueued_ns);
       int64_t end_ns = mine.clock_ns;
       lock.unlock();
-      if (operation.kind == Kind::kTransfer) end_ns = run_transfer(stream, operation, begin_ns);
+      if (operation.kind == Kind::kTransfer) end_ns = run_transfer(direction, operation, begin_ns);
       if (operation.kind == Kind::kCopy) std::memcpy(operation.to, operation.from, operation.bytes);
       if (operation.kind == Kind::kZero) std::memset(operation.to, 0, operation.bytes);
       lock.lock();
       mine.clock_ns = end_ns;
     }
-    ++mine.done;
+    ++next.done;
     done_.notify_all();
   }
 }
 
-void PacedLink::wait_for(Stream stream, const LinkPoint& point, MutexLock& lock) {
+// A wait holds up both streams of the direction. Whatever it waits for was enqueued before it, and
+// only copies of activations can be behind it: nothing enqueued earlier waits for these.
+void PacedLink::wait_for(Stream direction, const LinkPoint& point, MutexLock& lock) {
   if (reached(point)) return;
-  Line& mine = line(stream);
+  Side& mine = side(direction);
   mine.transferring = false;
   while (!reached(point)) done_.wait(lock);
-  mine.clock_ns = std::max(mine.clock_ns, other_line(stream).clock_ns);
+  mine.clock_ns = std::max(mine.clock_ns, other_side(direction).clock_ns);
 }
 
-double PacedLink::rate(Stream stream) {
-  const Line& mine = line(stream);
+double PacedLink::rate(Stream direction) {
+  const Side& mine = side(direction);
   const double joint = link_.joint_gb_s;
   if (joint == 0) return mine.bytes_per_ns;
-  const Line& beside = other_line(stream);
+  const Side& beside = other_side(direction);
   const double share =
       beside.transferring ? std::max(joint / 2, joint - beside.bytes_per_ns) : joint;
   return std::min(mine.bytes_per_ns, share);
 }
 
-int64_t PacedLink::run_transfer(Stream stream, const Operation& operation, int64_t begin_ns) {
+int64_t PacedLink::run_transfer(Stream direction, const Operation& operation, int64_t begin_ns) {
   // Nothing is copied before the latency is over, so that a wait left out shows.
   const int64_t start_ns = begin_ns + static_cast<int64_t>(link_.latency_us * 1e3);
   sleep_until_ns(start_ns);
@@ -167,7 +186,7 @@ int64_t PacedLink::run_transfer(Stream stream, const Operation& operation, int64
     double bytes_per_ns;
     {
       const MutexLock lock(mutex_);
-      bytes_per_ns = rate(stream);
+      bytes_per_ns = rate(direction);
     }
     const size_t most = std::max(kLeastPieceBytes, static_cast<size_t>(bytes_per_ns * kPieceNs));
     const size_t piece = std::min(most, operation.bytes - at);
@@ -179,7 +198,7 @@ int64_t PacedLink::run_transfer(Stream stream, const Operation& operation, int64
     now_ns = monotonic_ns();
   }
   const int64_t ended_ns = std::max(end_ns(), now_ns - kMostLateNs);
-  log_.add({stream, begin_ns, ended_ns, operation.bytes});
+  log_.add({direction, begin_ns, ended_ns, operation.bytes});
   return ended_ns;
 }
 

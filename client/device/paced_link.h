@@ -1,10 +1,11 @@
 #pragma once
 
 // Emulates a link of a chosen speed between a "device" and a host that share one memory. It runs
-// the two copy streams of a PacedDevice. Each has a thread that does its copies in order and sleeps
-// while a slower link would still be copying. The bytes are really copied.
+// the copy streams of a PacedDevice. Each direction has a thread that does copies and sleeps while
+// a slower link would still be copying. The bytes are really copied. A direction has two streams,
+// each in order: an activation's copy begins when no other copy of its direction waits.
 //
-// Each stream has an ideal clock. A copy begins when it was enqueued or when the one before it
+// Each direction has an ideal clock. A copy begins when it was enqueued or when the one before it
 // ended, whichever is later, and takes the latency and its bytes at the direction's rate. A thread
 // that wakes up late catches up, so lateness does not add up. The clock follows the real time only
 // if copying itself is slower than the link. While both directions copy, each has half of the joint
@@ -29,13 +30,16 @@ inline constexpr int64_t kMostLateNs = 10'000'000;
 // Sleeps until a time of CLOCK_MONOTONIC; returns at once if it is past.
 void sleep_until_ns(int64_t time_ns);
 
-// A place in both streams: the number of operations enqueued before it.
+// A place in all streams: the number of operations enqueued before it.
 struct LinkPoint {
-  uint64_t uploads = 0, downloads = 0;  // operations
+  uint64_t uploads = 0, downloads = 0, kept_ups = 0, kept_downs = 0;  // operations
+
+  // The later one of both, in each stream.
+  void add(const LinkPoint& other);
 };
 
-// `stream` is kUpload or kDownload everywhere. Any thread may call anything; operations are in the
-// order of the calls. Nothing here fails once the threads run.
+// `stream` is kUpload, kDownload, kKeepUp or kKeepDown everywhere. Any thread may call anything; a
+// stream's operations are in the order of the calls. Nothing here fails once the threads run.
 class PacedLink {
  public:
   // Throws std::system_error when a thread cannot start. `log` must outlive the link.
@@ -71,40 +75,53 @@ class PacedLink {
   };
   // A stream's operations.
   struct Line {
-    double bytes_per_ns;  // GB/s
     std::deque<Operation> queue = {};
     uint64_t enqueued = 0, done = 0;
+  };
+  // Both streams of a direction.
+  struct Side {
+    double bytes_per_ns;  // GB/s
+    Line line = {}, kept = {};
     bool transferring = false;
     int64_t clock_ns = 0;  // when the last transfer ended; written by its own thread alone
+
+    bool idle() const { return line.queue.empty() && kept.queue.empty(); }
   };
   struct Worker {
-    CondVar work = {};  // its line has work, or the link ends
+    CondVar work = {};  // its side has work, or the link ends
     std::thread thread = {};
   };
 
-  Worker& worker(Stream stream) { return stream == Stream::kUpload ? up_worker_ : down_worker_; }
+  static bool is_kept(Stream stream) {
+    return stream == Stream::kKeepUp || stream == Stream::kKeepDown;
+  }
+  static bool goes_up(Stream stream) {
+    return stream == Stream::kUpload || stream == Stream::kKeepUp;
+  }
+  Worker& worker(Stream stream) { return goes_up(stream) ? up_worker_ : down_worker_; }
+  Side& side(Stream stream) ELIXIR_REQUIRES(mutex_) { return goes_up(stream) ? up_ : down_; }
+  Side& other_side(Stream stream) ELIXIR_REQUIRES(mutex_) { return goes_up(stream) ? down_ : up_; }
   Line& line(Stream stream) ELIXIR_REQUIRES(mutex_) {
-    return stream == Stream::kUpload ? up_ : down_;
+    return is_kept(stream) ? side(stream).kept : side(stream).line;
   }
-  Line& other_line(Stream stream) ELIXIR_REQUIRES(mutex_) {
-    return stream == Stream::kUpload ? down_ : up_;
-  }
+  static LinkPoint point(Stream stream, uint64_t operations);
   LinkPoint enqueue(Stream stream, Operation operation);
-  void work_off(Stream stream);
+  void work_off(Stream direction);
   bool reached(const LinkPoint& point) const ELIXIR_REQUIRES(mutex_) {
-    return up_.done >= point.uploads && down_.done >= point.downloads;
+    return up_.line.done >= point.uploads && down_.line.done >= point.downloads &&
+           up_.kept.done >= point.kept_ups && down_.kept.done >= point.kept_downs;
   }
-  void wait_for(Stream stream, const LinkPoint& point, MutexLock& lock) ELIXIR_REQUIRES(mutex_);
-  double rate(Stream stream) ELIXIR_REQUIRES(mutex_);  // bytes per ns, now
+  void wait_for(Stream direction, const LinkPoint& point, MutexLock& lock) ELIXIR_REQUIRES(mutex_);
+  double rate(Stream direction) ELIXIR_REQUIRES(mutex_);  // bytes per ns, now
   // Called without the lock, on the worker's thread. Returns the transfer's end on the ideal clock.
-  int64_t run_transfer(Stream stream, const Operation& operation, int64_t begin_ns);
+  int64_t run_transfer(Stream direction, const Operation& operation, int64_t begin_ns);
 
   const HostLink link_;
   CopyLog& log_;
   Mutex mutex_;
   bool ending_ ELIXIR_GUARDED_BY(mutex_) = false;
-  Line up_ ELIXIR_GUARDED_BY(mutex_);
-  Line down_ ELIXIR_GUARDED_BY(mutex_);
+  Side up_ ELIXIR_GUARDED_BY(mutex_);
+  Side down_ ELIXIR_GUARDED_BY(mutex_);
   CondVar done_;  // an operation is done
   Worker up_worker_, down_worker_;
 };

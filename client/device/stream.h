@@ -5,20 +5,23 @@
 namespace elixir {
 
 // kCompute is the stream that torch's operators use at the time of the call; the others belong to
-// the device. kGather and kReduce are for collectives. The swing streams, one per buffer, belong to
-// a separate thread (client/exchange/swing_runner.h). They run copies of both directions and
-// updates.
+// the device. kGather and kReduce are for collectives. kKeepDown and kKeepUp do copies of one
+// direction each, of activations (client/train/activation_store.h). Copies on kUpload and kDownload
+// do not wait for them. The swing streams, one per buffer, belong to a separate thread
+// (client/exchange/swing_runner.h). They run copies of both directions and updates.
 enum class Stream : uint8_t {
   kCompute,
   kUpload,
   kDownload,
   kGather,
   kReduce,
+  kKeepDown,
+  kKeepUp,
   kSwing0,
   kSwing1,
   kSwing2
 };
-inline constexpr int kStreams = 8;
+inline constexpr int kStreams = 10;
 inline constexpr int kSwingStreams = 3;
 inline Stream swing_stream(uint32_t lane) {
   return static_cast<Stream>(static_cast<int>(Stream::kSwing0) +

@@ -197,13 +197,14 @@ Result<RegionPlan> regions_of(const Options& options) {
     if (asked.mode == kProducts) return RegionPlan{.keep_products = asked.products};
     return region_plan_for(asked, kMostRegions);
   }
-  const RegionPlan regions = region_plan_for(asked, plan->region_plan.regions);
-  if (regions == plan->region_plan) return regions;
+  if (is_plan_for(asked, plan->region_plan)) return plan->region_plan;
   return error(Code::kInvalidArgument,
-               "--activations {}: the plan has {} of {} regions keep everything and {} keep their "
-               "products; leave it out, or make a plan with it",
+               "--activations {}: in the plan {} of {} regions keep everything, {} keep their "
+               "products and {} send some of it to host memory; leave it out, or make a plan with "
+               "it",
                to_text(asked), plan->region_plan.keep_all, plan->region_plan.regions,
-               plan->region_plan.keep_products);
+               plan->region_plan.keep_products,
+               std::max(plan->region_plan.host_products, plan->region_plan.host_boundaries));
 }
 
 // By the node's capacity, which all its ranks see alike, not by what is free.
@@ -285,6 +286,15 @@ uint64_t trainer_bytes(const RunPlan& plan, const Options& options) {
   if (!options.device.starts_with("cpu")) return options.program_bytes + kCudaLibraryBytes;
   const uint64_t load_bytes = kLoadedChunks * plan.shape.chunk_numel * sizeof(float);
   return plan.device_bytes() + std::max(options.program_bytes, load_bytes) + kCpuLibraryBytes;
+}
+
+// A plan's bytes, or those asked for. Without either it is not known.
+uint64_t activation_bytes(const RunPlan& plan, const Options& options,
+                          const LaunchEnvironment& environment) {
+  if (!plan.regions.sends_any()) return 0;
+  const uint64_t planned =
+      options.plan ? options.plan->bytes.host_activations / environment.local_world_size : 0;
+  return planned > 0 ? planned : options.activations.host_bytes;
 }
 
 bool is_gathered(uint32_t chunk, const shm::Shape& shape) {
@@ -385,6 +395,7 @@ Result<RunPlan> make_run_plan(std::span<const ParameterSize> parameters, const O
     plan.waiting_bytes = std::min(options.plan->bytes.host_waiting / environment.local_world_size,
                                   plan.shape.all_chunks() * plan.shape.block_bytes());
   }
+  plan.activation_bytes = activation_bytes(plan, options, environment);
   plan.trainer_bytes = trainer_bytes(plan, options);
   if (!options.plan && environment.rank == 0) tell_unused(options.layout, plan);
   ELIXIR_RETURN_IF_ERROR(check_device_memory(plan, options.device_memory_bytes));

@@ -181,7 +181,7 @@ std::vector<uint32_t> first_use_order(const RecordedStep& step, size_t parameter
 
 // Sees nothing. While there is an observer, what is known of second runs stays known.
 class NoObserver final : public RegionObserver {
-  void region_begins(std::optional<uint32_t> /*number*/) override {}
+  void region_begins(std::optional<uint32_t> /*number*/, uint64_t /*input_bytes*/) override {}
   void region_ends() noexcept override {}
   void second_run_begins() override {}
   void second_run_ends(uint32_t /*left_out*/) noexcept override {}
@@ -233,7 +233,8 @@ std::vector<planner::ProfiledRegion> regions_of(const StepsByKeep& steps) {
   for (size_t i = 0; i < nothing.size(); ++i) {
     planner::ProfiledRegion region{.forward = run_of(nothing[i].forward),
                                    .backward = run_of(nothing[i].backward),
-                                   .second_run = nothing[i].second_run};
+                                   .second_run = nothing[i].second_run,
+                                   .boundary_bytes = nothing[i].boundary_bytes};
     for (size_t keep = 0; keep < steps.size(); ++keep) {
       if (steps[keep].numbered_regions.size() != nothing.size()) return {};
       const RecordedRegion& recorded = steps[keep].numbered_regions[i];

@@ -194,7 +194,7 @@ RecordedRegion::Run& StepRecorder::run_of(uint32_t region, bool backward) {
   return backward ? recorded.backward : recorded.forward;
 }
 
-void StepRecorder::region_begins(std::optional<uint32_t> number) {
+void StepRecorder::region_begins(std::optional<uint32_t> number, uint64_t input_bytes) {
   note_memory();
   ended_.reset();
   region_first_ = step_.steps.size();
@@ -206,6 +206,7 @@ void StepRecorder::region_begins(std::optional<uint32_t> number) {
   if (*number < *first_number_) return;
   region_ = *number - *first_number_;
   if (step_.numbered_regions.size() <= *region_) step_.numbered_regions.resize(*region_ + 1);
+  if (!backward_) step_.numbered_regions[*region_].boundary_bytes = input_bytes;
   RecordedRegion::Run& run = run_of(*region_, backward_);
   ++run.times;
   run.begin_bytes = run.peak_bytes = memory_->current_bytes();

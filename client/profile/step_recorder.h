@@ -29,6 +29,7 @@ struct RecordedRegion {
   };
   Run forward, backward;
   std::vector<planner::SecondRunWork> second_run;  // by step, ascending
+  uint64_t boundary_bytes = 0;
 };
 
 // The operators and the memory of one step. Parameters are indices.
@@ -65,7 +66,7 @@ class StepRecorder final : public OperatorObserver, public ChunkSource, public R
            std::vector<c10::IValue>* stack) override;
   void acquire(std::span<const uint32_t> parameters, const char* operator_name) override;
   void release(std::span<const uint32_t> /*parameters*/) noexcept override {}
-  void region_begins(std::optional<uint32_t> number) override;
+  void region_begins(std::optional<uint32_t> number, uint64_t input_bytes) override;
   void region_ends() noexcept override;
   void left_out() override { begin_operator(); }
   void second_run_begins() override;

@@ -1,5 +1,6 @@
 #include "client/regions/region_plan.h"
 
+#include <atomic>
 #include <utility>
 
 #include "base/check.h"
@@ -28,7 +29,7 @@ void note_pass(uint32_t regions) {
     current().last_pass = regions;
     plan = current().plan;
     const bool open = plan.regions == 0 || plan.regions == kMostRegions;
-    if (!plan.keeps() || open || plan.regions == regions) return;
+    if (!(plan.keeps() || plan.sends_any()) || open || plan.regions == regions) return;
     if (std::exchange(current().said, true)) return;
   }
   log_warn("regions_differ",
@@ -56,11 +57,11 @@ RegionPlan region_plan() {
   return current().plan;
 }
 
-Keep keep_of_region(uint32_t number) {
+RegionChoice choice_of_region(uint32_t number) {
   const MutexLock lock(current().mutex);
   RegionPlan plan = current().plan;
   if (plan.regions == 0) plan.regions = current().last_pass;
-  return plan.keep(number);
+  return plan.choice(number);
 }
 
 struct RegionNumber::OfThread {

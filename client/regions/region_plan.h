@@ -1,6 +1,5 @@
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
 
@@ -14,8 +13,8 @@ namespace elixir {
 void set_region_plan(const RegionPlan& plan);
 RegionPlan region_plan();
 
-// What a region with this number in its pass keeps, by the plan.
-Keep keep_of_region(uint32_t number);
+// What a region with this number in its pass keeps and sends, by the plan.
+RegionChoice choice_of_region(uint32_t number);
 
 // A region of a pass, from its first run to its backward, or until nobody can run that any more.
 // Regions of one thread count from 0. Once all of them have ended, the pass is over. If it had

@@ -41,6 +41,32 @@ void StoredProducts::seal() {
   }
 }
 
+std::vector<at::Tensor> StoredProducts::take_out(
+    const std::function<bool(const at::Tensor&)>& takes) {
+  std::vector<at::Tensor> tensors;
+  for (Product& product : products_) {
+    for (uint32_t i = 0; i < product.results.size(); ++i) {
+      c10::IValue& result = product.results[i];
+      if (!result.isTensor() || !takes(result.toTensor())) continue;
+      tensors.push_back(std::move(result).toTensor());
+      product.taken_out.push_back(i);
+    }
+  }
+  return tensors;
+}
+
+void StoredProducts::put_back(const std::vector<at::Tensor>& tensors) {
+  size_t next = 0;
+  for (Product& product : products_) {
+    for (const uint32_t i : product.taken_out) {
+      ELIXIR_CHECK(next < tensors.size(), "{} tensors come back", tensors.size());
+      const at::Tensor& tensor = tensors[next++];
+      if (i < product.results.size()) product.results[i] = tensor;
+    }
+  }
+  ELIXIR_CHECK(next == tensors.size(), "{} of {} tensors were taken out", next, tensors.size());
+}
+
 std::optional<c10::SmallVector<c10::IValue, 2>> StoredProducts::take(std::optional<uint64_t> call) {
   ELIXIR_CHECK(products_.size() <= most_ && taken_ <= products_.size(),
                "{} of {} stored products taken, at most {}", taken_, products_.size(), most_);

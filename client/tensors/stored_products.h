@@ -4,6 +4,7 @@
 #include <c10/util/SmallVector.h>
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -28,6 +29,12 @@ class StoredProducts {
   // The run has ended: results that it wrote to are dropped.
   void seal();
 
+  // ---- between the runs ----
+  // Takes out the tensors that `takes`, so that they may go elsewhere.
+  std::vector<at::Tensor> take_out(const std::function<bool(const at::Tensor&)>& takes);
+  // REQUIRES: those that were taken out, in order.
+  void put_back(const std::vector<at::Tensor>& tensors);
+
   // ---- the second run ----
   // The results of the next product, if it was called as in the first run.
   std::optional<c10::SmallVector<c10::IValue, 2>> take(std::optional<uint64_t> call);
@@ -39,7 +46,8 @@ class StoredProducts {
   struct Product {
     std::optional<uint64_t> call;  // CallQuestion::kValues
     c10::SmallVector<c10::IValue, 2> results = {};
-    ParameterReads versions = {};  // of its tensors
+    ParameterReads versions = {};                  // of its tensors
+    c10::SmallVector<uint32_t, 2> taken_out = {};  // of results, by index
   };
   static bool unwritten(const Product& product);
 

@@ -25,8 +25,8 @@ namespace elixir {
 
 // Raise it with every change of this header, of device.h, or of a type they name; then run
 // scripts/versions.py --store.
-inline constexpr uint32_t kCudaLibraryVersion = 10;
-// versions.py: version 10, 7ff37ddd02460535
+inline constexpr uint32_t kCudaLibraryVersion = 11;
+// versions.py: version 11, f08a2b55f1125d65
 
 struct CudaDeviceInfo {
   int index = 0;  // as torch and CUDA_VISIBLE_DEVICES number them

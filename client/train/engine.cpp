@@ -32,6 +32,12 @@ void Engine::add_stats(shm::StepRecord& record) {
   now.d2h_bytes = device_->d2h_bytes();
   now.d2d_bytes = exchange_->d2d_bytes();
   now.recomputed_regions = regions_run_again();
+  if (activations_ != nullptr) {
+    const ActivationStore::Traffic traffic = activations_->traffic();
+    now.activation_d2h_bytes = traffic.down_bytes;
+    now.activation_h2d_bytes = traffic.up_bytes;
+    record.activation_bytes = traffic.host_bytes;
+  }
   const StepStats& before = counters_at_step_;
   stats_.step = record.step;
   stats_.gathers = record.gathers = now.gathers - before.gathers;
@@ -41,6 +47,8 @@ void Engine::add_stats(shm::StepRecord& record) {
   stats_.d2h_bytes = record.d2h_bytes = now.d2h_bytes - before.d2h_bytes;
   stats_.d2d_bytes = record.d2d_bytes = now.d2d_bytes - before.d2d_bytes;
   stats_.recomputed_regions = now.recomputed_regions - before.recomputed_regions;
+  stats_.activation_d2h_bytes = now.activation_d2h_bytes - before.activation_d2h_bytes;
+  stats_.activation_h2d_bytes = now.activation_h2d_bytes - before.activation_h2d_bytes;
   counters_at_step_ = now;
   const shm::UpdateResult updated = session_->last_finished();
   stats_.update_numel_per_s = updated.update_ns == 0

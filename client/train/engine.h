@@ -34,6 +34,7 @@
 #include "client/tensors/chunk_storage.h"
 #include "client/torch_device/make_device.h"
 #include "client/torch_device/torch_stream.h"
+#include "client/train/activation_store.h"
 #include "client/train/grad_offload.h"
 #include "client/train/module_parameters.h"
 #include "client/train/operator_gate.h"
@@ -132,6 +133,7 @@ class Engine final : public ChunkSource {
   };
 
   void attach(const Options& options);
+  void take_activations();
   std::optional<StoredRun> stored_run(const ModelParts& model, const Options& options) const;
   RunToLoad run_to_load(std::vector<NamedTensor> rest, bool states) const;
   std::optional<uint32_t> ask_for_load(const StoredRun& run, uint64_t device_hash)
@@ -234,7 +236,8 @@ class Engine final : public ChunkSource {
   // Each of these members needs the ones before it.
   PlacedDevice placed_device_;
   Device* const device_;
-  ConnectedRanks ranks_;  // empty: the host exchange
+  std::shared_ptr<ActivationStore> activations_;  // null: regions send nothing
+  ConnectedRanks ranks_;                          // empty: the host exchange
   StepLosses losses_ ELIXIR_GUARDED_BY(mutex_);
   InputUpload inputs_ ELIXIR_GUARDED_BY(mutex_);
   std::unique_ptr<Session> session_;

@@ -7,6 +7,7 @@
 #include <exception>
 
 #include "base/clock.h"
+#include "base/host_memory.h"
 #include "base/inherited.h"
 #include "base/log.h"
 #include "base/processors.h"
@@ -17,6 +18,7 @@
 #include "client/plan/host_memory_check.h"
 #include "client/ranks/read_launch_environment.h"
 #include "client/regions/region_plan.h"
+#include "client/tensors/activation_host.h"
 #include "client/tensors/interception.h"
 #include "client/tensors/replace_data.h"
 #include "client/tensors/scalar_type.h"
@@ -67,6 +69,10 @@ std::vector<optim::AdamOptions> by_group(const optim::AdamOptions& own,
   for (const ParamGroup& group : groups) all.push_back(changed(own, group));
   return all;
 }
+
+// Where neither a plan nor an option says how much activations take in host memory: at most this
+// part of what is free, shared by the node's ranks.
+constexpr uint64_t kActivationShare = 2;
 
 // All ranks of a node wait for rank 0, so that it may have the processors to itself.
 uint32_t load_threads(const Options& options) {
@@ -144,6 +150,7 @@ Engine::Engine(const ModelParts& model, const optim::AdamOptions& hyperparameter
     rates_keeper_.emplace(*options.plan, environment_.local_world_size, session_->elixird_pid());
   }
   allocate_blocks();
+  take_activations();
   const int64_t load_start_ns = monotonic_ns();
   const bool lacks_values = stored && stored->plan.left_out > 0;
   if (!stored || lacks_values) {
@@ -180,6 +187,9 @@ Engine::Engine(const ModelParts& model, const optim::AdamOptions& hyperparameter
 
 Engine::~Engine() {
   binding_->end();  // operators and backward passes of other threads
+  if (activations_ != nullptr) {
+    activations_->close();
+  }
   taken_->clear();
   for (const auto& storage : storages_) {
     if (storage) storage->place(nullptr);
@@ -192,6 +202,18 @@ Engine::~Engine() {
     log_warn("last_step", "text=\"{}\"", failure.what());
   }
   end_saves();
+}
+
+// For what checkpointed regions send from now on.
+void Engine::take_activations() {
+  if (!run_plan_.regions.sends_any()) return set_activation_host(nullptr);
+  uint64_t limit_bytes = run_plan_.activation_bytes;
+  if (limit_bytes == 0) {
+    const uint64_t room_bytes = memory_room().available_bytes;
+    limit_bytes = room_bytes / kActivationShare / environment_.local_world_size;
+  }
+  activations_ = std::make_shared<ActivationStore>(*device_, limit_bytes);
+  set_activation_host(activations_);
 }
 
 void Engine::allocate_blocks() {

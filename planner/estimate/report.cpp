@@ -55,7 +55,7 @@ struct Room {
 
 // Beside a step's activations, of a GPU or, where that lacks, of a node's host.
 Result<Room> room_beside(StateStrategy strategy, const EstimateReport& report,
-                         const ModelProfile& profile) {
+                         const ModelProfile& profile, const Activations& regions = {}) {
   const EstimateRequest& request = report.request;
   const Machine machine = machine_of(request);
   const uint64_t allowed = allowed_bytes(machine, profile);
@@ -65,7 +65,8 @@ Result<Room> room_beside(StateStrategy strategy, const EstimateReport& report,
     return Room{host_holds && allowed > 0 ? difference(allowed, states.gpu()) : -1, states};
   }
   const Result<LeastPlan> least =
-      least_plan(profile, machine, {.layout = {.chunk_numel = report.options.chunk_numel}});
+      least_plan(profile, machine,
+                 {.layout = {.chunk_numel = report.options.chunk_numel}, .regions = regions});
   if (!least.ok()) return least.status();
   return Room{least->room_bytes, StateBytes(least->bytes), *least};
 }
@@ -98,17 +99,26 @@ Result<ReportRow> make_row(StateStrategy strategy, const EstimateReport& report)
   row.least = room->least;
   if (row.fits.has_value()) row.fits = room->bytes >= 0;
   if (!gpu_known) return row;
-  const Result<uint64_t> largest = largest_that_fits(
-      [&](uint64_t batch) -> Result<double> {
-        const Result<const ModelProfile*> profile = options.profiles->at(batch);
-        if (!profile.ok()) return profile.status();
-        const Result<Room> beside = room_beside(strategy, report, **profile);
-        if (!beside.ok()) return beside.status();
-        return beside->bytes;
-      },
-      kMaxBatch);
+  bool sends = false;
+  const auto largest_with = [&](const Activations& regions) {
+    return largest_that_fits(
+        [&](uint64_t batch) -> Result<double> {
+          const Result<const ModelProfile*> profile = options.profiles->at(batch);
+          if (!profile.ok()) return profile.status();
+          const Result<Room> beside = room_beside(strategy, report, **profile, regions);
+          if (!beside.ok()) return beside.status();
+          sends |= beside->bytes >= 0 && beside->least && beside->least->sends;
+          return beside->bytes;
+        },
+        kMaxBatch);
+  };
+  const Result<uint64_t> largest = largest_with({});
   if (!largest.ok()) return largest.status();
   row.largest_batch = *largest;
+  if (!sends) return row;
+  const Result<uint64_t> on_device = largest_with({.mode = Activations::Mode::kRecompute});
+  if (!on_device.ok()) return on_device.status();
+  row.largest_batch_on_device = *on_device;
   return row;
 }
 
@@ -117,7 +127,7 @@ OrderedJson kinds_of(const StateBytes& bytes) {
           {"gpu_states", bytes.gpu_states},           {"gpu_rcache", bytes.gpu_rcache},
           {"gpu_grad_blocks", bytes.gpu_grad_blocks}, {"host_params", bytes.host_params},
           {"host_grads", bytes.host_grads},           {"host_states", bytes.host_states},
-          {"host_waiting", bytes.host_waiting}};
+          {"host_waiting", bytes.host_waiting},       {"host_activations", bytes.host_activations}};
 }
 
 OrderedJson row_of(const ReportRow& row) {
@@ -126,6 +136,7 @@ OrderedJson row_of(const ReportRow& row) {
                       {"by_kind", kinds_of(row.bytes)}};
   if (row.fits.has_value()) json["fits"] = *row.fits;
   if (row.largest_batch.has_value()) json["largest_batch"] = *row.largest_batch;
+  if (row.largest_batch_on_device) json["largest_batch_on_device"] = *row.largest_batch_on_device;
   if (row.least && row.least->fits()) {
     json["chunk_numel"] = row.least->chunk_numel;
     json["rcache_blocks"] = row.least->candidate.rcache_blocks;
@@ -221,6 +232,11 @@ std::string elixir_text(const EstimateReport& report) {
   if (least->candidate.long_blocks > 0) {
     text +=
         fmt::format(" and {} of {}", least->candidate.long_blocks, people_count(least->long_numel));
+  }
+  for (const ReportRow& row : report.rows) {
+    if (!row.largest_batch_on_device) continue;
+    text += fmt::format("; its largest batch without activations in host memory is {}",
+                        *row.largest_batch_on_device);
   }
   return text;
 }

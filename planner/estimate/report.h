@@ -58,6 +58,8 @@ struct ReportRow {
   std::optional<bool> fits = {};
   std::optional<LeastPlan> least = {};         // Elixir's, if a profile is known
   std::optional<uint64_t> largest_batch = {};  // 0: not one sequence fits, or the host is too small
+  // If inputs of regions must lie in host memory for it: the largest batch without that.
+  std::optional<uint64_t> largest_batch_on_device = {};
 };
 
 // The result of `elixirctl estimate`.
@@ -78,12 +80,11 @@ Result<EstimateReport> make_report(const EstimateRequest& request, const ReportO
 
 // {"params", "gpus", ..., "ddp": {"gpu_bytes", "host_bytes_per_node", "by_kind": {"gpu_params",
 // ...}, "fits", "largest_batch"}, "zero1": ...}.
-// "fits" and "largest_batch" are there if they are known. Elixir's row also has "chunk_numel",
-// "rcache_blocks", "long_blocks" and "long_numel" of `least`. by_kind has every member of
-// StateBytes; they add up to the two sums.
-// options.zero adds "zero": to_json(ZeroArithmetic).
-// Quantised weights add "quantised": [{"type", "tensors", "params", "bytes"}], and "trainable":
-// false.
+// "fits", "largest_batch" and "largest_batch_on_device" are there if they are known. Elixir's row
+// also has "chunk_numel", "rcache_blocks", "long_blocks" and "long_numel" of `least`. by_kind has
+// every member of StateBytes; they add up to the two sums. options.zero adds "zero":
+// to_json(ZeroArithmetic). Quantised weights add "quantised": [{"type", "tensors", "params",
+// "bytes"}], and "trainable": false.
 std::string to_json(const EstimateReport& report);
 
 // A table for people.

@@ -74,6 +74,7 @@ Json bytes_json(const Plan& plan) {
             {"grads", bytes.host_grads},
             {"states", bytes.host_states},
             {"waiting", bytes.host_waiting},
+            {"activations", bytes.host_activations},
             {"spare", plan.spare_bytes},
             {"total", bytes.host()}}},
           {"step",
@@ -191,6 +192,7 @@ void read_bytes(const Json& file, Status* status, Plan* plan) {
   host.optional("grads", &bytes->host_grads);
   host.optional("states", &bytes->host_states);
   host.optional("waiting", &bytes->host_waiting);
+  host.optional("activations", &bytes->host_activations);
   host.optional("spare", &plan->spare_bytes);
   if (!status->ok() || !has(file["bytes"], "step")) return;
   JsonFields step(file["bytes"]["step"], "bytes.step.", status);
@@ -199,13 +201,13 @@ void read_bytes(const Json& file, Status* status, Plan* plan) {
   step.optional("g2g", &plan->predicted.g2g_bytes);
 }
 
-// The counts of regions by what they do. Nothing goes to the host yet.
+// The counts of regions by what they do; host_boundaries are among the others.
 Json regions_json(const RegionPlan& plan) {
-  return {{"recompute", plan.regions - plan.keep_products - plan.keep_all},
+  return {{"recompute", plan.recompute()},
           {"keep_products", plan.keep_products},
           {"keep_all", plan.keep_all},
-          {"host_products", 0},
-          {"host_boundaries", 0}};
+          {"host_products", plan.host_products},
+          {"host_boundaries", plan.host_boundaries}};
 }
 
 // Plans of an earlier release have none: their regions recompute.
@@ -216,12 +218,19 @@ void read_regions(const Json& file, Status* status, RegionPlan* plan) {
   fields.required("recompute", &recompute);
   fields.required("keep_products", &plan->keep_products);
   fields.required("keep_all", &plan->keep_all);
-  const uint64_t regions = uint64_t{recompute} + plan->keep_products + plan->keep_all;
+  fields.optional("host_products", &plan->host_products);
+  fields.optional("host_boundaries", &plan->host_boundaries);
+  const uint64_t regions =
+      uint64_t{recompute} + plan->keep_products + plan->keep_all + plan->host_products;
   if (status->ok() && regions > kMostRegions) {
     fields.fail(fmt::format("regions are {}, and at most {} are possible", regions, kMostRegions));
     return;
   }
   plan->regions = static_cast<uint32_t>(regions);
+  if (status->ok() && plan->host_boundaries > regions - plan->keep_all) {
+    fields.fail(fmt::format("{} of {} regions send their inputs, and {} of these keep everything",
+                            plan->host_boundaries, regions, plan->keep_all));
+  }
 }
 
 void read_choice(const Json& file, JsonFields& fields, Plan* plan) {
@@ -321,7 +330,9 @@ std::string to_json(const Plan& plan, const PlanExtras& extras) {
       {"gpu_memory_bytes", plan.capacity_bytes},
       {"activation_curve", plan.curve_bytes}};
   if (!extras.largest.empty()) {
-    json["largest"] = {{"what", extras.largest}, {"value", extras.largest_value}};
+    json["largest"] = {{"what", extras.largest},
+                       {"value", extras.largest_value},
+                       {"on_device", extras.largest_on_device}};
   }
   if (extras.tokens > 0) {
     const TrainingRun run = training_run(plan, extras);

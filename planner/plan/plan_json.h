@@ -23,7 +23,8 @@ std::string to_json(const Plan& plan);
 struct PlanExtras {
   std::string largest;  // asked for the largest that fits: "batch", "seq", "layers"; "": not asked
   uint64_t largest_value = 0;
-  double tokens = 0;  // in the whole training; 0: not asked
+  uint64_t largest_on_device = 0;  // without activations in host memory
+  double tokens = 0;               // in the whole training; 0: not asked
   double price_per_gpu_hour = 0;
 };
 // The training on extras.tokens.
@@ -32,8 +33,8 @@ struct TrainingRun {
 };
 TrainingRun training_run(const Plan& plan, const PlanExtras& extras);
 
-// Like to_json(plan), with {"largest": {"what", "value"}, "run": {"tokens", "days", "gpu_hours",
-// "cost"}} for what was asked. cost is null without a price.
+// Like to_json(plan), with {"largest": {"what", "value", "on_device"}, "run": {"tokens", "days",
+// "gpu_hours", "cost"}} for what was asked. cost is null without a price.
 std::string to_json(const Plan& plan, const PlanExtras& extras);
 
 // Reads a plan back, so that a trainer can run it again: to_json() of the result is the same text.

@@ -186,8 +186,12 @@ std::string regions_text(const Plan& plan) {
   add(regions.keep_all, "keep everything");
   add(regions.keep_products, "keep products");
   if (!text.empty()) text += fmt::format(" ({})", format_bytes(plan.kept_bytes));
-  add(regions.regions - regions.keep_all - regions.keep_products, "recompute");
-  return text;
+  add(regions.host_products, "send products to the host");
+  add(regions.recompute(), "recompute");
+  if (!regions.sends_any()) return text;
+  const uint64_t host_bytes = plan.bytes.host_activations / (plan.gpus / plan.nodes);
+  add(regions.host_boundaries, "of them send their inputs");
+  return text + fmt::format(" ({} in host memory)", format_bytes(host_bytes));
 }
 
 std::string plan_text(const Plan& plan, const PlanExtras& extras) {
@@ -231,10 +235,13 @@ std::string plan_text(const Plan& plan, const PlanExtras& extras) {
            format_bytes(bytes.gpu()), format_bytes(bytes.gpu_rcache + bytes.gpu_grad_blocks),
            format_bytes(bytes.gpu_states + bytes.gpu_swing), format_bytes(bytes.gpu_activations),
            format_bytes(bytes.gpu_buffers), format_bytes(plan.u_allowed_bytes)));
-  line("host memory",
-       fmt::format("{}: parameters {}, gradients {}, states {}{}", format_bytes(bytes.host()),
-                   format_bytes(bytes.host_params), format_bytes(bytes.host_grads),
-                   format_bytes(bytes.host_states), waiting_text(plan)));
+  line("host memory", fmt::format("{}: parameters {}, gradients {}, states {}{}",
+                                  format_bytes(bytes.host()), format_bytes(bytes.host_params),
+                                  format_bytes(bytes.host_grads), format_bytes(bytes.host_states),
+                                  (bytes.host_activations > 0
+                                       ? ", activations " + format_bytes(bytes.host_activations)
+                                       : "") +
+                                      waiting_text(plan)));
   line("a step moves", fmt::format("{} up, {} down, {} between GPUs", format_bytes(times.h2d_bytes),
                                    format_bytes(times.d2h_bytes), format_bytes(times.g2g_bytes)));
   line("predicted", predicted_text(plan));
@@ -245,6 +252,9 @@ std::string plan_text(const Plan& plan, const PlanExtras& extras) {
       const uint64_t sequences = plan.tokens / extras.largest_value;
       largest +=
           fmt::format(", with {} sequence{} in a batch", sequences, sequences == 1 ? "" : "s");
+    }
+    if (extras.largest_on_device < extras.largest_value) {
+      largest += fmt::format("; {} without activations in host memory", extras.largest_on_device);
     }
     line("largest", largest);
   }

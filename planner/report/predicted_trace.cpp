@@ -33,8 +33,9 @@ std::string predicted_trace(std::span<const StepSpan> spans) {
   }
   for (const StepSpan& span : spans) {
     const bool computes = span.row == StepSpan::Row::kCompute;
+    const char* const what = computes ? "operator" : span.activations ? "activations" : "chunk";
     events.push_back({{"ph", "X"},
-                      {"name", fmt::format("{} {}", computes ? "operator" : "chunk", span.index)},
+                      {"name", fmt::format("{} {}", what, span.index)},
                       {"pid", kProcess},
                       {"tid", static_cast<int>(span.row)},
                       {"ts", 1e6 * span.begin_s},  // microseconds, as the format wants

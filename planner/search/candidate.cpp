@@ -108,6 +108,7 @@ PlanBytes bytes_of(const Setting& setting, const Candidate& candidate) {
   bytes.host_params = ranks * (slots + shape.n_frozen_chunks) * shape.shard_bytes();
   bytes.host_grads = ranks * shape.n_chunks * shape.grad_slot_numel() * element;
   bytes.host_states = ranks * (slots * shape.shard_numel() * states + sums_numel * sizeof(float));
+  bytes.host_activations = ranks * setting.profile.sent_bytes;
   // Ranks reduce chunks in one order, backwards: an unused parameter comes first, and the chunks
   // behind it wait for the end of the pass, but for those in blocks of the GPU.
   if (setting.leaves_unused && shape.ranks > 1 && shape.exchange == Exchange::kCollective) {

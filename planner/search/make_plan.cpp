@@ -271,40 +271,88 @@ Result<PlannedStep> plan_of(const SearchInput& input, const PlanRequest& request
   return planned;
 }
 
-// The same input without any second run, in the memory that recomputing takes: no choice of regions
-// can have a shorter step.
-SearchInput without_second_runs(const SearchInput& input, const PlanRequest& request) {
+// The same input without any second run, in the memory that `base` takes: no choice of regions can
+// have a shorter step.
+SearchInput without_second_runs(const SearchInput& input, const PlanRequest& request,
+                                const SearchInput& base) {
   const auto n = static_cast<uint32_t>(input.profile.regions.size());
   SearchInput free = with_regions(input, request, {.regions = n, .keep_all = n});
-  free.allowed_bytes = input.allowed_bytes;
-  free.unfit = input.unfit;
+  free.allowed_bytes = base.allowed_bytes;
+  free.unfit = base.unfit;
   return free;
 }
 
-// Regions keep what shortens the step, at the length of chunks that is best if they keep nothing.
-// Then all lengths are looked at again.
+// Regions keep and send what shortens the step, at the length of chunks that is best if they do
+// only what `base` says. Then all lengths are looked at again.
 Result<PlannedStep> keep_if_worth(const SearchInput& input, const PlanRequest& request,
-                                  PlannedStep recomputing) {
-  const bool chooses = request.policy == Policy::kElixir && !input.profile.regions.empty() &&
-                       request.regions.mode == Activations::Mode::kAuto;
-  if (!chooses) return recomputing;
-  const uint64_t numel = recomputing.plan.chunk_numel;
+                                  const SearchInput& base, PlannedStep planned) {
+  const uint64_t numel = planned.plan.chunk_numel;
   const auto step_s = [&](const SearchInput& at) { return Planner(at, request).step_s_at(numel); };
-  const Result<double> now_s = step_s(input);
+  const Result<double> now_s = step_s(base);
   if (!now_s.ok()) return now_s.status();
-  const Result<double> least_s = step_s(without_second_runs(input, request));
+  const Result<double> least_s = step_s(without_second_runs(input, request, base));
   if (!least_s.ok()) return least_s.status();
-  if (*least_s > (1 - kRegionGain) * *now_s) return recomputing;
-  const Result<RegionPlan> chosen = choose_regions(
-      static_cast<uint32_t>(input.profile.regions.size()),
-      [&](const RegionPlan& plan) { return step_s(with_regions(input, request, plan)); });
+  if (*least_s > (1 - kRegionGain) * *now_s) return planned;
+  const uint64_t most_bytes = request.regions.host_bytes;
+  const auto step_of_plan = [&](const RegionPlan& plan) -> Result<double> {
+    const SearchInput at = with_regions(input, request, plan);
+    const bool too_much = most_bytes > 0 && at.profile.sent_bytes > most_bytes;
+    return too_much ? std::numeric_limits<double>::infinity() : step_s(at);
+  };
+  const RegionsMay may = request.regions.mode == Activations::Mode::kAuto
+                             ? RegionsMay::kAnything
+                             : RegionsMay::kSendProducts;
+  const Result<RegionPlan> chosen = choose_regions(base.region_plan, may, step_of_plan);
   if (!chosen.ok()) return chosen.status();
-  if (*chosen == input.region_plan) return recomputing;
+  if (*chosen == base.region_plan) return planned;
   Result<PlannedStep> keeping = plan_of(with_regions(input, request, *chosen), request);
-  if (!keeping.ok() && keeping.status().code() == Code::kResourceExhausted) return recomputing;
+  if (!keeping.ok() && keeping.status().code() == Code::kResourceExhausted) return planned;
   if (!keeping.ok()) return keeping;
-  const double most_s = (1 - kRegionGain) * recomputing.plan.predicted.step_s;
-  return keeping->plan.predicted.step_s <= most_s ? std::move(keeping) : recomputing;
+  const double most_s = (1 - kRegionGain) * planned.plan.predicted.step_s;
+  return keeping->plan.predicted.step_s <= most_s ? std::move(keeping) : planned;
+}
+
+LeastPlan least_of(const SearchInput& input, const PlanRequest& request) {
+  LeastPlan least;
+  least.sends = input.region_plan.sends_any();
+  Planner planner(input, request);
+  const Result<LeastCandidate> found = planner.least();
+  if (found.ok()) {
+    static_cast<LeastCandidate&>(least) = *found;
+    least.room_bytes = static_cast<double>(input.allowed_bytes) -
+                       static_cast<double>(chosen_gpu_bytes(found->bytes));
+    return least;
+  }
+  least.refusal = input.unfit.ok() ? found.status() : input.unfit;
+  const Lack& lack = *planner.lack();
+  least.bytes = lack.bytes;
+  least.candidate = lack.least;
+  const uint64_t short_bytes =
+      lack.bytes_short() + activations_short(input.profile, input.machine, input.allowed_bytes);
+  least.room_bytes = -static_cast<double>(short_bytes);
+  (lack.of_gpu() ? least.gpu_short_bytes : least.host_short_bytes) = short_bytes;
+  return least;
+}
+
+// Whether what regions do is the plan's to say, at least in part.
+bool chooses_regions(const SearchInput& input, const PlanRequest& request) {
+  const Activations::Mode mode = request.regions.mode;
+  return request.policy == Policy::kElixir && !input.profile.regions.empty() &&
+         (mode == Activations::Mode::kAuto || mode == Activations::Mode::kHost);
+}
+
+// With what its regions send in any case. Where nothing fits without that, they send their inputs
+// if that fits, or lacks less.
+SearchInput with_base_regions(const SearchInput& input, const PlanRequest& request) {
+  if (!chooses_regions(input, request)) return input;
+  SearchInput base = with_regions(input, request, input.region_plan);
+  if (base.region_plan.sends_any()) return base;
+  const LeastPlan least = least_of(base, request);
+  if (least.fits()) return base;
+  RegionPlan plan = input.region_plan;
+  plan.host_boundaries = plan.regions;
+  SearchInput sending = with_regions(input, request, plan);
+  return least_of(sending, request).room_bytes > least.room_bytes ? sending : base;
 }
 
 }  // namespace
@@ -313,32 +361,17 @@ Result<PlannedStep> make_plan(const ModelProfile& asked, const Machine& as_measu
                               const PlanRequest& request) {
   const Result<SearchInput> input = search_input(asked, as_measured, request);
   if (!input.ok()) return input.status();
-  Result<PlannedStep> planned = plan_of(*input, request);
-  return planned.ok() ? keep_if_worth(*input, request, std::move(*planned)) : planned;
+  const SearchInput base = with_base_regions(*input, request);
+  Result<PlannedStep> planned = plan_of(base, request);
+  if (!planned.ok() || !chooses_regions(*input, request)) return planned;
+  return keep_if_worth(*input, request, base, std::move(*planned));
 }
 
 Result<LeastPlan> least_plan(const ModelProfile& asked, const Machine& as_measured,
                              const PlanRequest& request) {
-  LeastPlan least;
   const Result<SearchInput> input = search_input(asked, as_measured, request);
   if (!input.ok()) return input.status();
-  Planner planner(*input, request);
-  const Result<LeastCandidate> found = planner.least();
-  if (found.ok()) {
-    static_cast<LeastCandidate&>(least) = *found;
-    least.room_bytes = static_cast<double>(input->allowed_bytes) -
-                       static_cast<double>(chosen_gpu_bytes(found->bytes));
-    return least;
-  }
-  least.refusal = input->unfit.ok() ? found.status() : input->unfit;
-  const Lack& lack = *planner.lack();
-  least.bytes = lack.bytes;
-  least.candidate = lack.least;
-  const uint64_t short_bytes =
-      lack.bytes_short() + activations_short(input->profile, input->machine, input->allowed_bytes);
-  least.room_bytes = -static_cast<double>(short_bytes);
-  (lack.of_gpu() ? least.gpu_short_bytes : least.host_short_bytes) = short_bytes;
-  return least;
+  return least_of(with_base_regions(*input, request), request);
 }
 
 }  // namespace elixir::planner

@@ -96,7 +96,8 @@ struct LeastPlan : LeastCandidate {
   // host memory.
   double room_bytes = 0;
   uint64_t gpu_short_bytes = 0, host_short_bytes = 0;
-  Status refusal;  // make_plan()'s error; OK if there is a plan
+  bool sends = false;  // regions send inputs to host memory
+  Status refusal;      // make_plan()'s error; OK if there is a plan
 
   bool fits() const { return refusal.ok(); }
 };

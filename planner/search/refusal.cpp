@@ -91,8 +91,11 @@ Status refusal(const Lack& lack) {
         exchange_name(lack.least.exchange), format_bytes(lack.gpu_have_bytes),
         format_bytes(lack.gpu_memory_bytes), format_bytes(lack.bytes_short()), other_choice);
   }
-  const std::string waiting =
+  std::string waiting =
       bytes.host_waiting == 0 ? "" : ", waiting gradients " + format_bytes(bytes.host_waiting);
+  if (bytes.host_activations > 0) {
+    waiting += ", activations " + format_bytes(bytes.host_activations);
+  }
   return error(
       Code::kResourceExhausted,
       "it cannot fit: the model states need {} in host memory (per node: parameters {}, "

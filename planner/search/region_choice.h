@@ -14,10 +14,14 @@ inline constexpr double kRegionGain = 0.005;
 // Seconds of a step in which regions keep what the plan says; infinite if that does not fit.
 using StepOfRegions = std::function<Result<double>(const RegionPlan& plan)>;
 
-// What `regions` regions should keep. It begins with a quarter, half and all of them that keep
-// their products, or everything. From the best of these it goes to better neighbours, at distances
-// from an eighth of the regions down to one.
-// Note: docs/design/elixir.md, "simulation before formulas".
-Result<RegionPlan> choose_regions(uint32_t regions, const StepOfRegions& step_s);
+// What the regions of `base` should keep and send. It begins with a quarter, half and all of them
+// that keep their products, that send them, or that keep everything. From the best of these it goes
+// to better neighbours, at distances from an eighth of the regions down to one. The number of
+// regions that send their inputs stays that of `base`. If it is 0 and all may be chosen, all of
+// them do if that is shorter by kRegionGain. Note: docs/design/elixir.md, "simulation before
+// formulas".
+enum class RegionsMay : uint8_t { kAnything, kSendProducts };
+Result<RegionPlan> choose_regions(const RegionPlan& base, RegionsMay may,
+                                  const StepOfRegions& step_s);
 
 }  // namespace elixir::planner

@@ -120,6 +120,17 @@ uint32_t regions_in_forward(const ModelProfile& profile) {
   }));
 }
 
+// Of the regions, so many may send their inputs within so many bytes; 0: no limit. The last one of
+// them sends nothing, so one alone is none.
+uint32_t most_boundaries(const ModelProfile& profile, uint64_t most_bytes) {
+  const auto n = static_cast<uint32_t>(profile.regions.size());
+  for (uint32_t count = n; count > 1; --count) {
+    const RegionPlan plan{.regions = n, .host_boundaries = count};
+    if (most_bytes == 0 || with_regions(profile, plan).sent_bytes <= most_bytes) return count;
+  }
+  return 0;
+}
+
 Status set_asked_regions(const PlanRequest& request, SearchInput* input) {
   using enum Activations::Mode;
   const auto n = static_cast<uint32_t>(input->profile.regions.size());
@@ -141,6 +152,18 @@ Status set_asked_regions(const PlanRequest& request, SearchInput* input) {
                  to_text(asked));
   }
   input->region_plan = region_plan_for(asked, n);
+  if (asked.mode == kHost) {  // the search says which products
+    input->region_plan.host_products = 0;
+    const auto most = most_boundaries(input->profile, asked.host_bytes);
+    if (most == 0) {
+      return error(Code::kInvalidArgument,
+                   "--activations {}: not even one region's input fits into that, or there is one "
+                   "region. Use more bytes, or --activations recompute",
+                   to_text(asked));
+    }
+    input->region_plan.host_boundaries = most;
+    return Status();
+  }
   input->profile = with_regions(std::move(input->profile), input->region_plan);
   return Status();
 }

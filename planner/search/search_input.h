@@ -30,7 +30,8 @@ inline bool is_zero(Policy policy) {
 Result<SearchInput> search_input(const ModelProfile& asked, const Machine& as_measured,
                                  const PlanRequest& request);
 
-// The same input with regions that keep something. REQUIRES: input.region_plan keeps nothing.
+// The same input with regions that keep or send something. REQUIRES: input.region_plan keeps
+// nothing. It may send inputs: then `input.profile` is without that.
 SearchInput with_regions(const SearchInput& input, const PlanRequest& request,
                          const RegionPlan& plan);
 

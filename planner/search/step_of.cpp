@@ -72,16 +72,29 @@ StepRates rates_of(const Machine& machine, uint32_t dtype_bytes) {
   return rates;
 }
 
+// By operator: 1 if an operation on a parcel comes before it.
+std::vector<uint8_t> parcel_ends_of(const ModelProfile& profile) {
+  std::vector<uint8_t> ends(profile.steps.size() + 1, 0);
+  for (const SentParcel& parcel : profile.parcels) {
+    ends[parcel.put_after + 1] = ends[parcel.get_before] = 1;
+  }
+  return ends;
+}
+
 void add_operators(const Setting& setting, StepModel* step) {
   const ModelProfile& profile = setting.profile;
   const std::vector<std::vector<uint32_t>> chunks = chunks_of_steps(profile, setting.packing);
   const std::vector<std::vector<uint32_t>> complete = complete_gradients(setting);
+  const std::vector<uint8_t> parcel_ends = parcel_ends_of(profile);
+  std::vector<uint32_t> place;  // of the profile's operators among the step's
   for (uint32_t i = 0; i < profile.steps.size(); ++i) {
     const bool begins = i == profile.backward_first();
     if (begins) step->backward_begin = static_cast<uint32_t>(step->operators.size());
-    if (begins || step->operators.empty() || step->operators.back().chunks != chunks[i]) {
+    if (begins || parcel_ends[i] != 0 || step->operators.empty() ||
+        step->operators.back().chunks != chunks[i]) {
       step->operators.push_back({.chunks = chunks[i]});
     }
+    place.push_back(static_cast<uint32_t>(step->operators.size() - 1));
     StepOperator& last = step->operators.back();
     last.compute_s += setting.compute.seconds[i];
     for (const uint32_t param : complete[i]) {
@@ -94,6 +107,11 @@ void add_operators(const Setting& setting, StepModel* step) {
       }
     }
   }
+  for (const SentParcel& parcel : profile.parcels) {
+    step->parcels.push_back(
+        {place[parcel.put_after], place[parcel.get_before], static_cast<double>(parcel.bytes)});
+  }
+  step->parcels_of_pass = static_cast<uint32_t>(profile.parcels.size());
 }
 
 }  // namespace
@@ -136,7 +154,11 @@ StepModel repeated(const StepModel& once, uint32_t micro_steps) {
   ELIXIR_CHECK(micro_steps > 0, "a step without a pass");
   StepModel step = once;
   for (uint32_t micro_step = 1; micro_step < micro_steps; ++micro_step) {
+    const auto before = static_cast<uint32_t>(step.operators.size());
     step.operators.insert(step.operators.end(), once.operators.begin(), once.operators.end());
+    for (const StepParcel& parcel : once.parcels) {
+      step.parcels.push_back({before + parcel.put_after, before + parcel.get_before, parcel.bytes});
+    }
   }
   return step;
 }

@@ -7,15 +7,20 @@
 namespace elixir::planner {
 
 void Line::push(const Job& next) {
+  if (next.of_activations()) {
+    activations.push_back(next);
+    return;
+  }
   queue.push_back(next);
   ++pushed;
 }
 
 void Line::begin(double now_s) {
-  ELIXIR_CHECK(!busy && !queue.empty(), "{} jobs wait while one is {}in hand", queue.size(),
+  ELIXIR_CHECK(!busy && waits(), "{} jobs wait while one is {}in hand", queue.size(),
                busy ? "" : "not ");
-  job = queue.front();
-  queue.pop_front();
+  std::deque<Job>& next = queue.empty() ? activations : queue;
+  job = next.front();
+  next.pop_front();
   busy = true;
   begin_s = now_s;
 }
@@ -25,7 +30,7 @@ Job Line::finish() {
   done_s += end_s - begin_s;
   busy = false;
   end_s = kNoEvent;
-  ++finished;
+  if (!job.of_activations()) ++finished;
   return job;
 }
 
@@ -39,7 +44,7 @@ bool Worker::start(double now_s) {
 bool HostMemory::start(double now_s) {
   bool started = false;
   for (Side& side : sides_) {
-    if (side.line.busy || side.line.queue.empty()) continue;
+    if (side.line.busy || !side.line.waits()) continue;
     side.line.begin(now_s);
     side.left = side.line.job.amount;
     side.since_s = now_s + side.line.job.latency_s;
@@ -55,7 +60,7 @@ Job HostMemory::finish(User user, double now_s) {
                sides_[user].line.end_s, now_s);
   const Job job = sides_[user].line.finish();
   // With another job behind this one its user stays busy for the others.
-  if (sides_[user].line.queue.empty()) set_rates(now_s);
+  if (!sides_[user].line.waits()) set_rates(now_s);
   return job;
 }
 
@@ -68,7 +73,7 @@ double HostMemory::alone_rate(User user) const {
   const Line& line = sides_[beside].line;
   // A direction without a limit leaves the other its half.
   const double left = other == 0 ? 0 : rates_.joint - other;
-  const bool shared = line.busy || !line.queue.empty();
+  const bool shared = line.busy || line.waits();
   const double share = shared ? std::max(rates_.joint / 2, left) : rates_.joint;
   return own == 0 ? share : std::min(own, share);
 }

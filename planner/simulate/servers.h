@@ -28,18 +28,22 @@ struct Job {
     kStatesDown,  // down: a swing chunk's states
     kUpdate,      // a chunk's update by CPU workers
     kEarly,       // such an update into a spare slot, before the commit
+    kKeepDown,    // down: activations of a region, in pieces
+    kKeepUp,      // up: these again
   };
   Kind kind = Kind::kFetch;
-  uint32_t chunk = 0;
-  double amount = 0;  // seconds for a worker, bytes on a link
+  uint32_t chunk = 0;  // of kKeepDown and kKeepUp: the parcel
+  double amount = 0;   // seconds for a worker, bytes on a link
   double latency_s = 0;
   double memory_bytes = 0;  // read from host memory and written to it by an update
-  bool completes = false;   // it completes the chunk's gradient
+  bool completes = false;   // it completes the chunk's gradient, or the parcel
+
+  bool of_activations() const { return kind == Kind::kKeepDown || kind == Kind::kKeepUp; }
 };
 
-// A queue and the job in hand.
+// Queues and the job in hand. Activations go when nothing else waits, and do not count as pushed.
 struct Line {
-  std::deque<Job> queue;
+  std::deque<Job> queue, activations;
   Job job;
   bool busy = false;
   double begin_s = 0, end_s = kNoEvent;  // the job in hand
@@ -47,6 +51,7 @@ struct Line {
   uint64_t pushed = 0, finished = 0;
 
   void push(const Job& next);
+  bool waits() const { return !queue.empty() || !activations.empty(); }
   // Takes the next job in hand. REQUIRES: not busy, and a job waits.
   void begin(double now_s);
   // REQUIRES: busy, and the job ends now. The line does not know the time, so HostMemory::finish()

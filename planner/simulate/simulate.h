@@ -37,8 +37,9 @@ struct StepTimes : LegSeconds, StepTraffic {
 struct StepSpan {
   enum class Row : uint8_t { kCompute, kH2d, kD2h, kG2g, kUpdate, kGpuUpdate };
   Row row = Row::kCompute;
-  uint32_t index = 0;  // the operator (kCompute), else the chunk
+  uint32_t index = 0;  // the operator (kCompute), the parcel of activations, else the chunk
   double begin_s = 0, end_s = 0;
+  bool activations = false;
 };
 
 // Simulates steps until one is like the one before it (at most kMaxSimulatedSteps). `spans` may be

@@ -98,10 +98,21 @@ struct StepRuntime {
   bool evictions_copy_down = false;
 };
 
+// Activations of one region that go to host memory and come back (client/train/activation_store.h).
+// They go down once operator `put_after` is over, and the operators behind wait until the parcel
+// before is down. When operator `get_before` begins, the parcel before begins to come up.
+struct StepParcel {
+  uint32_t put_after = 0, get_before = 0;
+  double bytes = 0;
+};
+
 struct StepModel {
   std::vector<StepOperator> operators;  // forward, then backward
   uint32_t backward_begin = 0;          // the first operator of backward
   std::vector<StepChunk> chunks;
+  // Of each pass, in forward's order. The last one of a pass stays on the device.
+  std::vector<StepParcel> parcels = {};
+  uint32_t parcels_of_pass = 0;
   uint64_t chunk_numel = 0;
   uint32_t dtype_bytes = 2;  // per parameter or gradient on the link
   // State bytes per element, beside the parameter. Both go up and down with a swing chunk.

@@ -44,6 +44,18 @@ Status check_step_model(const StepModel& model) {
   if (!(hidden >= 0 && hidden <= 1)) {
     return error(Code::kInvalidArgument, "copies_hidden = {}: it must be in [0, 1]", hidden);
   }
+  const size_t parcels = model.parcels.size();
+  if (parcels > 0 && (model.parcels_of_pass == 0 || parcels % model.parcels_of_pass != 0)) {
+    return error(Code::kInvalidArgument, "{} parcels in passes of {}", parcels,
+                 model.parcels_of_pass);
+  }
+  for (const StepParcel& parcel : model.parcels) {
+    const bool apart =
+        parcel.put_after < parcel.get_before && parcel.get_before < model.operators.size();
+    if (usable(parcel.bytes) && apart) continue;
+    return error(Code::kInvalidArgument, "a parcel of {} bytes, from operator {} to {} of {}",
+                 parcel.bytes, parcel.put_after, parcel.get_before, model.operators.size());
+  }
   if (model.ranks == 0) return error(Code::kInvalidArgument, "a step of 0 ranks");
   for (uint32_t i = 0; i < model.operators.size(); ++i) {
     ELIXIR_RETURN_IF_ERROR(check_operator(model, i));

@@ -35,6 +35,7 @@ StepSimulation::StepSimulation(const StepModel& model, const StepProgram& progra
       here_(model.chunks.size(), 0),
       grads_(model.chunks.size(), Grads::kNone),
       free_blocks_(model.runtime.grad_blocks),
+      parcels_(model.parcels.size(), Parcel::kHere),
       updates_(model.chunks.size(), 0),
       early_done_(model.chunks.size(), 0) {
   forget_chunks();
@@ -90,7 +91,7 @@ void StepSimulation::finish_due() {
   finish_due(HostMemory::kUp);
   finish_due(HostMemory::kDown);
   if (g2g_.line.busy && g2g_.line.end_s <= now_s_) {
-    add_span(StepSpan::Row::kG2g, g2g_.line.job.chunk, g2g_.line.begin_s, now_s_);
+    add_span({StepSpan::Row::kG2g, g2g_.line.job.chunk, g2g_.line.begin_s, now_s_});
     finish_job(g2g_.line.finish());
   }
   finish_due(HostMemory::kUpdate);
@@ -103,12 +104,12 @@ void StepSimulation::finish_due() {
 void StepSimulation::finish_due(HostMemory::User user) {
   const Line& line = host_.line(user);
   if (!line.busy || line.end_s > now_s_) return;
-  add_span(row_of(user), line.job.chunk, line.begin_s, now_s_);
+  add_span({row_of(user), line.job.chunk, line.begin_s, now_s_, line.job.of_activations()});
   finish_job(host_.finish(user, now_s_));
 }
 
-void StepSimulation::add_span(StepSpan::Row row, uint32_t index, double begin_s, double end_s) {
-  if (keep_spans_ && end_s > begin_s) spans_.push_back({row, index, begin_s, end_s});
+void StepSimulation::add_span(StepSpan span) {
+  if (keep_spans_ && span.end_s > span.begin_s) spans_.push_back(span);
 }
 
 // ---- the compute stream ----
@@ -127,10 +128,10 @@ void StepSimulation::finish_compute() {
   running_s_ += took_s;
   if (done != Doing::kCopyStall) compute_done_s_ += took_s;
   if (done == Doing::kOperator) {
-    add_span(StepSpan::Row::kCompute, operator_, begin_s_, now_s_);
+    add_span({StepSpan::Row::kCompute, operator_, begin_s_, now_s_});
     finish_operator();
   } else if (done == Doing::kGpuUpdate) {
-    add_span(StepSpan::Row::kGpuUpdate, 0, begin_s_, now_s_);
+    add_span({StepSpan::Row::kGpuUpdate, 0, begin_s_, now_s_});
   }
 }
 
@@ -154,7 +155,7 @@ bool StepSimulation::start_compute() {
 // As client/train/engine's acquire(): what the operator needs, then what comes next.
 bool StepSimulation::start_operator() {
   const bool issued = issue_fetches(operator_);
-  if (!chunks_here()) return issued;
+  if (!parcels_let(operator_) || !chunks_here()) return issued;
   for (const GradientPart& part : program_.gradients[operator_]) {
     if (!updated(part.chunk)) return issued;  // its gradient slot is still read
   }
@@ -283,6 +284,7 @@ bool StepSimulation::finish_step() {
   operator_ = 0;
   posted_ = gpu_updates_pushed_ = stall_paid_ = false;
   next_fetch_ = first_ahead_ = {};
+  next_put_ = next_get_ = 0;
   forget_chunks();
   return true;
 }
@@ -318,11 +320,14 @@ std::vector<StepSpan> StepSimulation::last_spans() const {
   std::vector<StepSpan> spans;
   const auto add = [&](const StepSpan& span) {
     const double begin_s = std::max(span.begin_s, from_s), end_s = std::min(span.end_s, to_s);
-    if (end_s > begin_s) spans.push_back({span.row, span.index, begin_s - from_s, end_s - from_s});
+    if (end_s <= begin_s) return;
+    spans.push_back({span.row, span.index, begin_s - from_s, end_s - from_s, span.activations});
   };
   for (const StepSpan& span : spans_) add(span);
   const auto add_open = [&](const Line& line, StepSpan::Row row) {
-    if (line.busy) add({row, line.job.chunk, line.begin_s, to_s});
+    if (line.busy) {
+      add({row, line.job.chunk, line.begin_s, to_s, line.job.of_activations()});
+    }
   };
   add_open(host_.line(HostMemory::kUp), StepSpan::Row::kH2d);
   add_open(host_.line(HostMemory::kDown), StepSpan::Row::kD2h);

@@ -46,7 +46,7 @@ class StepSimulation {
   void finish_due();
   void finish_due(HostMemory::User user);
   double next_event_s() const;
-  void add_span(StepSpan::Row row, uint32_t index, double begin_s, double end_s);
+  void add_span(StepSpan span);
 
   // ---- the compute stream ----
   bool start_compute();
@@ -78,6 +78,11 @@ class StepSimulation {
   void leave_block(uint32_t chunk);
   void push_gradient(const GradientPart& part, double bytes);
   void finish_gradient(uint32_t chunk);
+
+  // ---- activations to host memory and back ----
+  bool parcels_let(uint32_t next_operator);
+  bool put_parcels(uint32_t next_operator);
+  void push_parcel(uint32_t parcel, HostMemory::User direction);
 
   // ---- updates ----
   Job update_job(Job::Kind kind, uint32_t chunk, double share) const;
@@ -135,6 +140,11 @@ class StepSimulation {
   std::vector<Grads> grads_;       // by chunk
   std::deque<uint32_t> filling_;   // chunks in blocks, the one filled the longest ago first
   uint32_t free_blocks_;
+
+  // activations
+  enum class Parcel : uint8_t { kHere, kGoing, kAway, kComing };
+  std::vector<Parcel> parcels_;  // by parcel
+  uint32_t next_put_ = 0, next_get_ = 0;
 
   // updates
   uint32_t step_ = 0;                 // steps ended so far

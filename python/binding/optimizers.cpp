@@ -104,6 +104,8 @@ py::dict dict_of(const StepStats& stats) {
   made["d2d_bytes"] = stats.d2d_bytes;
   made["update_numel_per_s"] = stats.update_numel_per_s;
   made["recomputed_regions"] = stats.recomputed_regions;
+  made["activation_d2h_bytes"] = stats.activation_d2h_bytes;
+  made["activation_h2d_bytes"] = stats.activation_h2d_bytes;
   const Roofline& times = stats.roofline;
   made["step_ms"] = times.step_ms;
   made["compute_ms"] = times.compute_ms;

@@ -2,7 +2,6 @@
 
 #include <pybind11/stl.h>
 
-#include <charconv>
 #include <functional>
 #include <map>
 #include <memory>
@@ -35,21 +34,10 @@ Choice choice_of(const std::string& field, const std::string& name, const Names<
   throw py::value_error(field + "='" + name + "' is not one of " + known);
 }
 
-const Names<Activations::Mode> kActivations = {{"auto", Activations::Mode::kAuto},
-                                               {"recompute", Activations::Mode::kRecompute},
-                                               {"keep", Activations::Mode::kKeep}};
-
-// One of these, or products:K.
 Activations activations_of(const std::string& field, const std::string& text) {
-  const std::string kProducts = "products:";
-  if (!text.starts_with(kProducts)) return {.mode = choice_of(field, text, kActivations)};
-  Activations activations{.mode = Activations::Mode::kProducts};
-  const char* const end = text.data() + text.size();
-  const auto [stop, failure] =
-      std::from_chars(text.data() + kProducts.size(), end, activations.products);
-  if (failure == std::errc() && stop == end && activations.products > 0) return activations;
-  throw py::value_error(field + "='" + text +
-                        "': 'products:K' takes a number of regions, from 1 on");
+  const Result<Activations> activations = parse_activations(text);
+  if (activations.ok()) return *activations;
+  throw py::value_error(field + "=" + std::string(activations.status().message()));
 }
 
 using Setter = std::function<void(Options& options, const std::string& name, py::handle value)>;

@@ -1,6 +1,7 @@
 """Activation checkpointing: regions of a model that keep what the plan says, for backward."""
 
 import functools
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -76,14 +77,37 @@ def checkpoint(function: Callable[..., Any], *args: Any, use_reentrant: bool | N
 
 
 def extend_models(module):
-    """Layers of transformers are regions of elixir.checkpoint() if the optimizer that holds them has `activations`."""
+    """Layers of transformers are regions of elixir.checkpoint() if the optimizer that holds them has `activations`.
+
+    With offload=True an optimizer that is made or started later has activations="host", unless it asks for others.
+    """
     model = module.PreTrainedModel
     sets = model._set_gradient_checkpointing
+    enables = getattr(model, '_activation_checkpointing_enable', None)  # as of transformers 5.24
+    offloading = threading.local()
 
     @functools.wraps(sets)
     def set_gradient_checkpointing(self, enable=True, gradient_checkpointing_func=torch_checkpoint, **kwargs):
-        sets(self, enable, LayerCheckpoint.over(gradient_checkpointing_func), **kwargs)
+        offload = enable and getattr(offloading, 'asked', False)
+        self._elixir_offload = offload
+        sets(self, enable, LayerCheckpoint.over(gradient_checkpointing_func, offload), **kwargs)
     model._set_gradient_checkpointing = set_gradient_checkpointing
+    if enables is None:
+        return
+
+    @functools.wraps(enables)
+    def activation_checkpointing_enable(self, activation_checkpointing_kwargs=None, every_n_layers=1, offload=False):
+        offloading.asked = offload
+        try:
+            enables(self, activation_checkpointing_kwargs, every_n_layers, offload)
+        finally:
+            offloading.asked = False
+    model._activation_checkpointing_enable = activation_checkpointing_enable
+
+
+def offloads(model):
+    """Whether transformers was asked to hold activations of the model, or of a part of it, in host memory."""
+    return model is not None and any(getattr(part, '_elixir_offload', False) for part in model.modules())
 
 
 class LayerCheckpoint:
@@ -93,11 +117,12 @@ class LayerCheckpoint:
         self.otherwise = otherwise  # transformers' choice
 
     @classmethod
-    def over(cls, otherwise):
-        """This, or the given function where it does what elixir.checkpoint() does not."""
+    def over(cls, otherwise, offload=False):
+        """This, or the given function where it does what elixir.checkpoint() does not. transformers' own function for
+        `offload` wraps torch's."""
         given = otherwise.func if isinstance(otherwise, functools.partial) else otherwise
         options = otherwise.keywords if isinstance(otherwise, functools.partial) else {}
-        usual = given is torch_checkpoint and set(options) <= {'use_reentrant', 'preserve_rng_state'}
+        usual = (given is torch_checkpoint or offload) and set(options) <= {'use_reentrant', 'preserve_rng_state'}
         return cls(otherwise) if usual and options.get('preserve_rng_state', True) else otherwise
 
     def __call__(self, function, *args, **kwargs):

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias, Unpack
 
 import torch
 
-from elixir import _groups, _held, _model, _options, _plan, _wrappers
+from elixir import _checkpoint, _groups, _held, _model, _options, _plan, _wrappers
 from elixir._load import Error, native
 from elixir._norm import LazyNorm
 
@@ -173,6 +173,8 @@ class Optimizer(torch.optim.Optimizer):
                            'dtype="bf16" computes in BF16 over FP32 masters', ', '.join(map(str, cast)), self.dtype)
 
     def _native_options(self):
+        if self._options.get('activations', 'auto') == 'auto' and _checkpoint.offloads(self._model()):
+            self._options['activations'] = 'host'
         options = {name: value for name, value in self._options.items() if name != 'gpu_memory'}
         options.update(dtype=_options.name_of(self.dtype), device=str(self._device), accumulate=self.accumulate,
                        clip_norm=self.max_grad_norm, grad_norm=self._options.get('update') != 'immediate')
@@ -372,7 +374,8 @@ class Optimizer(torch.optim.Optimizer):
         Returns:
             {"step", "gathers", "hits" and "evictions" of the rCache, "h2d_bytes", "d2h_bytes" and "d2d_bytes" moved,
             "update_numel_per_s": parameters that elixird updates per second, "recomputed_regions": checkpointed regions
-            that ran again in backward, "step_ms", "compute_ms", "exposed_ms":
+            that ran again in backward, "activation_d2h_bytes" and "activation_h2d_bytes": activations that went to host
+            memory and back, which "d2h_bytes" and "h2d_bytes" include, "step_ms", "compute_ms", "exposed_ms":
             milliseconds in which operators waited, "update_ms", "binding": what takes longest}
         """
         return self._native.stats()

@@ -93,8 +93,10 @@ def describe(values):
 
 def regions_line(regions):
     """What checkpointed regions keep, if there are some."""
-    words = (('keep_all', 'keep everything'), ('keep_products', 'keep products'), ('recompute', 'recompute'))
-    said = ', '.join(f'{regions[name]} {text}' for name, text in words if regions[name])
+    words = (('keep_all', 'keep everything'), ('keep_products', 'keep products'),
+             ('host_products', 'send products to the host'), ('recompute', 'recompute'),
+             ('host_boundaries', 'of them send their inputs'))
+    said = ', '.join(f'{regions[name]} {text}' for name, text in words if regions.get(name))
     return [f'regions   {said}'] if said else []
 
 

@@ -65,6 +65,16 @@ TEST(HostMemoryCheck, CountsGradientsThatWaitAsThePlanDoes) {
                  {"gradients that wait"});
 }
 
+TEST(HostMemoryCheck, CountsActivationsThatGoThere) {
+  RunPlan plan = plan_of(ComputeType::kFp32);
+  plan.activation_bytes = 1 << 20;
+  const uint64_t job_bytes =
+      host_states_bytes(plan, kRanks) + kRanks * (plan.activation_bytes + plan.trainer_bytes);
+  EXPECT_TRUE(check_host_memory(plan, 0, kRanks, {job_bytes, ""}).ok());
+  expect_refused(check_host_memory(plan, 0, kRanks, {job_bytes - 1, ""}), Code::kResourceExhausted,
+                 {"for activations", "--activations"});
+}
+
 TEST(HostMemoryCheck, RefusesWithNeedAndHaveBeforeAnythingIsBuilt) {
   const RunPlan plan = plan_of(ComputeType::kFp32);
   const uint64_t job_bytes = host_states_bytes(plan, kRanks) + kRanks * plan.trainer_bytes;

@@ -204,7 +204,8 @@ void LazyDevice::record(DeviceEvent event, Stream stream) {
 }
 
 bool LazyDevice::dropped(Stream stream, Stream awaited) const {
-  const bool on_its_way_out = awaited == Stream::kDownload || awaited == Stream::kReduce;
+  const bool on_its_way_out =
+      awaited == Stream::kDownload || awaited == Stream::kReduce || awaited == Stream::kKeepDown;
   switch (stream) {
     case Stream::kCompute:
       return on_its_way_out ? faults_.compute_ignores_downloads : faults_.compute_ignores_uploads;
@@ -215,6 +216,8 @@ bool LazyDevice::dropped(Stream stream, Stream awaited) const {
     case Stream::kReduce:
       return faults_.reductions_ignore_compute;
     case Stream::kGather:
+    case Stream::kKeepDown:
+    case Stream::kKeepUp:
     case Stream::kSwing0:
     case Stream::kSwing1:
     case Stream::kSwing2:
@@ -245,7 +248,9 @@ void LazyDevice::wait(Stream stream, DeviceEvent event) {
   run_until(point.stream, point.position);
   uint64_t& waited = compute_waited_[static_cast<size_t>(point.stream)];
   waited = std::max(waited, point.position);
-  if (point.stream == Stream::kDownload || point.stream == Stream::kReduce) return;
+  const bool went_out = point.stream == Stream::kDownload || point.stream == Stream::kReduce ||
+                        point.stream == Stream::kKeepDown;
+  if (went_out) return;
   ++compute_clock_;
   for (const std::byte* memory : filled) read_since_[memory] = compute_clock_;
   filled.clear();

@@ -184,7 +184,8 @@ const std::vector<Column> kColumns = {
       {"products of one region",
        [](Case& of) { checkpoint_with(of, Activations::Mode::kProducts, 1); }},
       {"products", [](Case& of) { checkpoint_with(of, Activations::Mode::kProducts, 100); }},
-      {"kept", [](Case& of) { checkpoint_with(of, Activations::Mode::kKeep); }}}},
+      {"kept", [](Case& of) { checkpoint_with(of, Activations::Mode::kKeep); }},
+      {"sent", [](Case& of) { checkpoint_with(of, Activations::Mode::kHost); }}}},
     {"frozen",
      {{"nothing"},
       {"a block", [](Case& of) { of.freezes = in_first_block; }},
@@ -450,6 +451,9 @@ TrainingOutcome expect_reference(Case of, Seen* seen = nullptr) {
   if (of.checkpointed) {
     const bool kept = of.activations.mode == Activations::Mode::kKeep;
     EXPECT_EQ(ours.stats.recomputed_regions == 0, kept) << ours.stats.recomputed_regions;
+    const bool sent = of.activations.mode == Activations::Mode::kHost;
+    EXPECT_EQ(ours.stats.activation_d2h_bytes > 0, sent) << ours.stats.activation_d2h_bytes;
+    EXPECT_EQ(ours.stats.activation_h2d_bytes > 0, sent) << ours.stats.activation_h2d_bytes;
   }
 
   of.exchange = ours.plan.exchange;
@@ -520,7 +524,8 @@ TEST_F(NoBitChanges, OfRegionsThatShareParametersWhateverTheyKeep) {
           of.activations = {.mode = kRecompute};
           const TrainingOutcome recomputed = train_through_elixird(of);
           EXPECT_GT(recomputed.stats.recomputed_regions, 0U);
-          for (const Activations& kept : {Activations{kProducts, 3}, Activations{kKeep, 0}}) {
+          for (const Activations& kept :
+               {Activations{kProducts, 3}, Activations{kKeep}, Activations{kHost}}) {
             of.activations = kept;
             expect_equal_bits(train_through_elixird(of), recomputed);
           }

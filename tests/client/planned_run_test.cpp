@@ -174,12 +174,21 @@ TEST(PlannedRun, RegionsKeepWhatThePlanOrTheOptionsSay) {
   const RegionPlan chosen{.regions = 8, .keep_all = 1, .keep_products = 3};
   plan.step.plan.region_plan = chosen;
   EXPECT_EQ(plan.run()->regions, chosen);
-  for (const Activations& other : {Activations{kRecompute, 0}, {kKeep, 0}, {kProducts, 4}}) {
+  for (const Activations& other :
+       {Activations{kRecompute, 0}, {kKeep, 0}, {kProducts, 4}, {kHost}}) {
     expect_refused(plan.run({.activations = other}).status(), Code::kInvalidArgument,
-                   {"--activations", "1 of 8 regions keep everything and 3"});
+                   {"--activations", "1 of 8 regions keep everything, 3 keep their products"});
   }
   plan.step.plan.region_plan = {.regions = 8, .keep_products = 3};
   EXPECT_EQ(plan.run({.activations = {kProducts, 3}})->regions, plan.step.plan.region_plan);
+  plan.step.plan.region_plan = {.regions = 8, .host_products = 2, .host_boundaries = 8};
+  plan.step.plan.bytes.host_activations = 3 << 20;
+  for (const Activations& asked : {Activations(), {kHost}, {kHost, 0, 1 << 20}}) {
+    const RunPlan run = must(plan.run({.activations = asked}));
+    EXPECT_EQ(run.regions, plan.step.plan.region_plan);
+    EXPECT_EQ(run.activation_bytes, 3U << 20);
+  }
+  plan.step.plan.bytes.host_activations = 0;
   // A plan of an earlier release, or none, knows no number of regions.
   plan.step.plan.region_plan = {};
   EXPECT_EQ(plan.run()->regions, RegionPlan());
@@ -189,6 +198,9 @@ TEST(PlannedRun, RegionsKeepWhatThePlanOrTheOptionsSay) {
   EXPECT_EQ(kept({kKeep, 0}).keep(7), Keep::kAll);
   EXPECT_EQ(kept({kProducts, 3}), (RegionPlan{.keep_products = 3}));
   EXPECT_FALSE(kept({kRecompute, 0}).keeps());
+  EXPECT_TRUE(kept({kHost}).choice(5).sends());
+  EXPECT_EQ(plan.run({.activations = {kHost, 0, 1 << 20}})->activation_bytes, 1U << 20);
+  EXPECT_EQ(plan.run({.activations = {kHost}})->activation_bytes, 0U);  // not known
   expect_refused(plan.run({.activations = {kProducts, 0}}).status(), Code::kInvalidArgument,
                  {"activations.products = 0"});
 }

@@ -27,6 +27,35 @@ TEST_F(RegionPlanTest, TheLastRegionsKeepTheMost) {
   EXPECT_EQ(RegionPlan().keep(0), Keep::kNothing);
 }
 
+std::vector<uint32_t> those(const RegionPlan& plan, bool (RegionPlan::*sends)(uint32_t) const) {
+  std::vector<uint32_t> found;
+  for (uint32_t region = 0; region < plan.regions + 2; ++region) {
+    if ((plan.*sends)(region)) found.push_back(region);
+  }
+  return found;
+}
+
+TEST_F(RegionPlanTest, RegionsThatSendAreSpreadOverThoseBefore) {
+  const RegionPlan plan{
+      .regions = 12, .keep_all = 2, .keep_products = 1, .host_products = 3, .host_boundaries = 5};
+  EXPECT_EQ(those(plan, &RegionPlan::sends_products), (std::vector<uint32_t>{0, 3, 6}));
+  EXPECT_EQ(those(plan, &RegionPlan::sends_boundary), (std::vector<uint32_t>{0, 2, 4, 6, 8}));
+  EXPECT_EQ(plan.recompute(), 6U);
+  for (uint32_t region = 0; region < 14; ++region) {
+    const RegionChoice choice = plan.choice(region);
+    EXPECT_EQ(choice.keep, plan.keep(region));
+    EXPECT_EQ(choice.last_sender, region == 8) << region;
+    if (choice.sends_products) EXPECT_EQ(choice.keep, Keep::kProducts);
+  }
+  for (uint32_t n = 1; n < 40; ++n) {
+    for (uint32_t count = 0; count <= n; ++count) {
+      const RegionPlan each{.regions = n, .host_products = count};
+      EXPECT_EQ(those(each, &RegionPlan::sends_products).size(), count);
+      EXPECT_EQ(each.sends_products(0), count > 0);
+    }
+  }
+}
+
 TEST_F(RegionPlanTest, NumbersCountTheRegionsOfAThreadThatHaveNotEnded) {
   RegionNumber first;
   EXPECT_EQ(first.value(), 0U);
@@ -52,14 +81,14 @@ void run_pass(uint32_t regions) {
 TEST_F(RegionPlanTest, WithoutANumberOfRegionsItIsThatOfTheLastPass) {
   run_pass(5);
   set_region_plan({.keep_products = 2});
-  EXPECT_EQ(keep_of_region(4), Keep::kProducts);
-  EXPECT_EQ(keep_of_region(2), Keep::kNothing);
+  EXPECT_EQ(choice_of_region(4).keep, Keep::kProducts);
+  EXPECT_EQ(choice_of_region(2).keep, Keep::kNothing);
   run_pass(3);
-  EXPECT_EQ(keep_of_region(2), Keep::kProducts);
-  EXPECT_EQ(keep_of_region(4), Keep::kNothing);
+  EXPECT_EQ(choice_of_region(2).keep, Keep::kProducts);
+  EXPECT_EQ(choice_of_region(4).keep, Keep::kNothing);
   set_region_plan({.regions = 5, .keep_all = 1});
   run_pass(3);  // said once; the plan's number counts
-  EXPECT_EQ(keep_of_region(4), Keep::kAll);
+  EXPECT_EQ(choice_of_region(4).keep, Keep::kAll);
 }
 
 TEST_F(RegionPlanTest, ManyThreadsHavePassesOfTheirOwn) {
@@ -71,7 +100,7 @@ TEST_F(RegionPlanTest, ManyThreadsHavePassesOfTheirOwn) {
         RegionNumber first;
         EXPECT_EQ(first.value(), 0U);
         run_pass(thread + 1);
-        keep_of_region(thread);
+        choice_of_region(thread);
         std::thread backward([&first] { first.end(); });
         note_region_run_again();
         backward.join();

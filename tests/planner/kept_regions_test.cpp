@@ -5,11 +5,13 @@
 
 #include "planner/kept_regions.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <limits>
 #include <string>
 
+#include "base/units.h"
 #include "planner/activations.h"
 #include "planner/compute_parts.h"
 #include "planner/plan/plan_json.h"
@@ -205,12 +207,14 @@ TEST(RegionChoice, FindsTheBestOfAllInAValley) {
         ++asked;
         const double all = plan.keep_all - wanted * regions / 2;
         const double products = plan.keep_products - wanted * regions / 2;
-        return 10 + all * all + products * products;
+        return 10 + all * all + products * products + plan.host_products;
       };
-      const RegionPlan found = must(choose_regions(regions, step_s));
+      const RegionPlan found =
+          must(choose_regions({.regions = regions}, RegionsMay::kAnything, step_s));
       EXPECT_NEAR(found.keep_all, wanted * regions / 2, 0.51) << regions << " " << wanted;
       EXPECT_NEAR(found.keep_products, wanted * regions / 2, 0.51) << regions << " " << wanted;
-      EXPECT_LE(asked, 60);
+      EXPECT_EQ(found.host_products, 0U);
+      EXPECT_LE(asked, 90);
     }
   }
 }
@@ -220,7 +224,8 @@ TEST(RegionChoice, WhatDoesNotFitIsNotTaken) {
     if (plan.keep_all + plan.keep_products > 3) return std::numeric_limits<double>::infinity();
     return 100.0 - 2 * plan.keep_all - plan.keep_products;
   };
-  EXPECT_EQ(must(choose_regions(32, step_s)), (RegionPlan{.regions = 32, .keep_all = 3}));
+  EXPECT_EQ(must(choose_regions({.regions = 32}, RegionsMay::kAnything, step_s)),
+            (RegionPlan{.regions = 32, .keep_all = 3}));
 }
 
 // A GPU with little compute, a fast link and a fast update: compute binds.
@@ -280,6 +285,122 @@ TEST(KeptRegionsPlan, IsWhatWasAskedFor) {
   }
 }
 
+// The first sends its products, and so does the third; the last one before the end stays.
+TEST(SentRegions, AreAwayBetweenTheNextOnesForwardAndItsBackward) {
+  const ModelProfile profile = four_layers();
+  const uint64_t boundary = boundary_of(profile);
+  const ModelProfile sent = with_regions(profile, {.regions = 4, .host_products = 2});
+  const std::vector<ProfiledRegion>& regions = profile.regions;
+  ASSERT_EQ(sent.parcels.size(), 2U);
+  EXPECT_EQ(sent.parcels[0].put_after, regions[0].forward.steps.last);
+  EXPECT_EQ(sent.parcels[1].get_before, regions[2].backward.steps.first);
+  EXPECT_EQ(sent.parcels[0].bytes, 9 * boundary);
+  EXPECT_EQ(sent.held_bytes, 9 * boundary);
+  EXPECT_EQ(sent.sent_bytes, round_up(9 * boundary, kActivationPieceBytes));
+  const auto more = [&](uint32_t step) {
+    const auto now = static_cast<int64_t>(sent.activation_curve[step]);
+    return (now - static_cast<int64_t>(profile.activation_curve[step])) /
+           static_cast<int64_t>(boundary);
+  };
+  EXPECT_EQ(more(regions[0].forward.steps.first), 9);      // 13 at its peak, where it were 4
+  EXPECT_EQ(more(regions[1].forward.steps.first), 9);      // they are on their way
+  EXPECT_EQ(more(regions[2].forward.steps.first), 9 + 9);  // two regions' at a time
+  EXPECT_EQ(more(regions[3].forward.steps.first), 9);      // the last ones stay
+  EXPECT_EQ(more(profile.backward_begin), 9);
+  EXPECT_EQ(more(regions[3].backward.steps.first), 9);
+  EXPECT_EQ(more(regions[2].backward.steps.first), 9 + 9 - 9);  // the first ones come
+  EXPECT_EQ(more(regions[1].backward.steps.first), 9);
+  EXPECT_EQ(more(regions[0].backward.steps.first), 9 - 9);
+  // As if they were gone at once: what this control says is too little.
+  const ModelProfile kept = with_regions(profile, {.regions = 4, .keep_products = 1});
+  EXPECT_GT(sent.activation_curve[regions[1].forward.steps.first],
+            kept.activation_curve[regions[1].forward.steps.first]);
+}
+
+TEST(SentRegions, InputsLeaveRoomBehindTheRegionAfterThem) {
+  const ModelProfile profile = four_layers(/*vocabulary=*/64);
+  const uint64_t boundary = boundary_of(profile);
+  const ModelProfile sent = with_regions(profile, {.regions = 4, .host_boundaries = 4});
+  // The first three are away at the end of forward. The last one's backward has the one before it.
+  EXPECT_EQ(profile.activation_curve[profile.backward_begin] -
+                sent.activation_curve[profile.backward_begin],
+            3 * boundary);
+  EXPECT_EQ(profile.activation_bytes - sent.activation_bytes, 2 * boundary);
+  EXPECT_EQ(sent.held_bytes, 0U);
+  EXPECT_EQ(sent.sent_bytes, 3 * std::min(round_up(boundary, 4096), kActivationPieceBytes));
+  double flops = 0, sent_flops = 0;
+  for (const OperatorWork& work : profile.step_work) flops += work.flops();
+  for (const OperatorWork& work : sent.step_work) sent_flops += work.flops();
+  EXPECT_EQ(flops, sent_flops);
+}
+
+// Where GPU memory is short and compute slow, products go to the host: the link has time.
+TEST(SentRegionsPlan, SendsWhereTheGpuIsSmallAndSlow) {
+  const ModelProfile profile =
+      region_profile(*transformer_config("gpt2-1b"), {.batch = 8, .seq = 1024});
+  Machine machine = slow_gpu(9);
+  const Plan plan = plan_of(profile, machine, "auto").plan;
+  const Plan recompute = plan_of(profile, machine, "recompute").plan;
+  EXPECT_GT(plan.region_plan.host_products, 0U) << plan_text(plan);
+  EXPECT_LT(plan.predicted.step_s, 0.95 * recompute.predicted.step_s);
+  EXPECT_GT(plan.bytes.host_activations, 0U);
+  EXPECT_GT(plan.predicted.h2d_bytes, recompute.predicted.h2d_bytes);
+  EXPECT_THAT(plan_text(plan), HasSubstr("send products to the host"));
+  EXPECT_EQ(must(plan_from_json(to_json(plan))).region_plan, plan.region_plan);
+  EXPECT_EQ(must(plan_from_json(to_json(plan))).bytes.host_activations,
+            plan.bytes.host_activations);
+  // A host without room for them keeps what it can.
+  machine.host_memory_bytes =
+      static_cast<uint64_t>(static_cast<double>(recompute.bytes.host()) / 0.95) + kGiB;
+  const Plan full = plan_of(profile, machine, "auto").plan;
+  EXPECT_LT(full.bytes.host_activations, plan.bytes.host_activations);
+  EXPECT_LE(full.bytes.host(), usable_host_bytes(machine.host_memory_bytes));
+  // Over a slow link they would take longer than computing again.
+  machine = slow_gpu(9);
+  machine.h2d_gb_s = machine.d2h_gb_s = 2;
+  machine.joint_gb_s = 0;
+  EXPECT_EQ(plan_of(profile, machine, "auto").plan.region_plan.host_products, 0U);
+}
+
+TEST(SentRegionsPlan, IsWhatWasAskedFor) {
+  const ModelProfile profile =
+      region_profile(*transformer_config("gpt2-1b"), {.batch = 8, .seq = 1024});
+  const auto n = static_cast<uint32_t>(profile.regions.size());
+  const Plan host = plan_of(profile, slow_gpu(80), "host").plan;
+  EXPECT_EQ(host.region_plan.host_boundaries, n);
+  EXPECT_EQ(host.region_plan.keep_all + host.region_plan.keep_products, 0U);
+  const Plan some = plan_of(profile, slow_gpu(12), "host:200MiB").plan;
+  EXPECT_GT(some.region_plan.host_boundaries, 0U);
+  EXPECT_LT(some.region_plan.host_boundaries, n);
+  EXPECT_LE(some.bytes.host_activations, 200ULL << 20);
+  expect_refused(
+      make_plan(profile, slow_gpu(12), {.regions = must(parse_activations("host:4KiB"))}).status(),
+      Code::kInvalidArgument, {"--activations host:4096", "more bytes"});
+  for (const char* text : {"host", "host:209715200", "products:3", "auto"}) {
+    EXPECT_EQ(to_text(must(parse_activations(text))), text);
+  }
+  for (const char* wrong : {"host:", "host:0", "host:-1", "host:many"}) {
+    expect_refused(parse_activations(wrong).status(), Code::kInvalidArgument, {"host:BYTES"});
+  }
+}
+
+// Inputs in host memory leave room for a longer sequence, without being asked for.
+TEST(SentRegionsPlan, FitsWhatDoesNotFitOtherwise) {
+  TransformerConfig config = *transformer_config("gpt2-1b");
+  config.vocabulary = 1024;  // whose logits take little
+  const Machine machine = slow_gpu(4);
+  int64_t seq = 8192;
+  const auto plan = [&](const char* activations) {
+    const ModelProfile profile = region_profile(config, {.batch = 1, .seq = seq});
+    return make_plan(profile, machine, {.regions = must(parse_activations(activations))});
+  };
+  while (plan("recompute").ok()) seq += seq / 8;
+  const Result<PlannedStep> sending = plan("auto");
+  ASSERT_TRUE(sending.ok()) << sending.status().message();
+  EXPECT_EQ(sending->plan.region_plan.host_boundaries, sending->plan.region_plan.regions);
+  EXPECT_LE(sending->plan.bytes.gpu(), machine.gpu_memory_bytes);
+}
+
 // Whatever binds. The control: what is kept by the gain of compute alone costs some plans more than
 // 5 %, because states lose their place.
 TEST(KeptRegionsPlan, IsNeverSlowerThanRecomputing) {
@@ -287,7 +408,7 @@ TEST(KeptRegionsPlan, IsNeverSlowerThanRecomputing) {
   const uint64_t cases = number_setting("ELIXIR_RANDOM_CASES", all ? 500 : 40);
   RandomCases random(number_setting("ELIXIR_RANDOM_SEED", 37));
   double worst = 0, best = 0, worst_by_compute = 0;
-  uint64_t keeping = 0;
+  uint64_t keeping = 0, sending = 0;
   for (uint64_t i = 0; i < cases; ++i) {
     RandomCase one = random.next();
     one.step.checkpointed = true;
@@ -297,12 +418,14 @@ TEST(KeptRegionsPlan, IsNeverSlowerThanRecomputing) {
     const Result<PlannedStep> recompute = make_plan(profile, one.machine, request);
     request.regions.mode = Activations::Mode::kAuto;
     const Result<PlannedStep> planned = make_plan(profile, one.machine, request);
-    ASSERT_EQ(planned.ok(), recompute.ok()) << i;
-    if (!planned.ok()) continue;
+    ASSERT_GE(planned.ok(), recompute.ok()) << i;
+    if (!recompute.ok()) continue;
     const double recompute_s = recompute->plan.predicted.step_s;
     const double more = planned->plan.predicted.step_s / recompute_s - 1;
     EXPECT_LE(more, 0.005) << i;
     EXPECT_LE(planned->plan.bytes.gpu(), one.machine.gpu_memory_bytes) << i;
+    EXPECT_LE(planned->plan.bytes.host(), usable_host_bytes(one.machine.host_memory_bytes)) << i;
+    sending += planned->plan.region_plan.sends_any();
     worst = std::max(worst, more);
     best = std::min(best, more);
     keeping += planned->plan.region_plan.keeps();
@@ -317,12 +440,14 @@ TEST(KeptRegionsPlan, IsNeverSlowerThanRecomputing) {
     }
   }
   EXPECT_GT(keeping, 0U);
+  EXPECT_GT(sending, 0U);
   EXPECT_LT(best, -0.05);
   EXPECT_GT(worst_by_compute, 0.05);
   std::printf(
-      "%lu of %lu plans keep something; at most %.2f %% longer than recomputing, %.1f %% "
+      "%lu of %lu plans keep something, %lu send something; at most %.2f %% longer than "
+      "recomputing, %.1f %% "
       "shorter; as much as fits: up to %.1f %% longer\n",
-      keeping, cases, 1e2 * worst, -1e2 * best, 1e2 * worst_by_compute);
+      keeping, cases, sending, 1e2 * worst, -1e2 * best, 1e2 * worst_by_compute);
 }
 
 }  // namespace

@@ -45,6 +45,7 @@ inline ModelProfile region_profile(const TransformerConfig& config, const GptSte
                     RegionBytes{(1 + kProducts) * boundary, (kTransient + kProducts) * boundary,
                                 (kAll + 1 - kProducts) * boundary},
                     RegionBytes{(1 + kAll) * boundary, (1 + kAll) * boundary, 2 * boundary}};
+    region.boundary_bytes = boundary;
     region.forward.after_bytes = (layer + 1) * boundary;
     region.backward.after_bytes = layer * boundary;
     // The second run is the first half of backward; nobody reads its last operator's result.

@@ -6,6 +6,7 @@
 #include <map>
 #include <random>
 
+#include "base/region_plan.h"
 #include "planner/simulate/servers.h"
 #include "tests/support/matchers.h"
 #include "tests/support/sanitized.h"
@@ -91,6 +92,65 @@ TEST(SimulateStep, IsBoundByItsBusiestLeg) {
     EXPECT_GE(times.step_s, busy_s);
     EXPECT_LE(times.step_s, busy_s + bound.beside_s);
   }
+}
+
+// Five of ten layers send activations of `bytes`: every second one, the first included.
+StepModel sending_layers(double bytes) {
+  StepModel model = layers(10, 0.01, 10);
+  for (uint32_t i = 0; i < 10; i += 2) model.parcels.push_back({i, 19 - i, bytes});
+  model.parcels_of_pass = 5;
+  return model;
+}
+
+TEST(SimulateStep, SendsActivationsWhileOperatorsRun) {
+  // Four parcels, each as long on the link as two operators: nothing waits.
+  StepModel model = sending_layers(2e6);
+  model.rates.h2d_bytes = model.rates.d2h_bytes = 1e9;
+  const StepTimes beside = simulated(layers(10, 0.01, 10));
+  StepTimes times = simulated(model);
+  EXPECT_NEAR(times.step_s, 0.2, 0.02 + 1e-9);  // chunks come first
+  EXPECT_EQ(times.d2h_bytes, beside.d2h_bytes + 4 * 2'000'000);
+  EXPECT_EQ(times.h2d_bytes, beside.h2d_bytes + 4 * 2'000'000);
+  // Two and a half times as long as two operators: forward waits for three of them, backward for
+  // all that come up.
+  model = sending_layers(50e6);
+  model.chunks.assign(10, {Placement::kGpu, kNumel, false});
+  model.rates.h2d_bytes = model.rates.d2h_bytes = 1e9;
+  times = simulated(model);
+  EXPECT_NEAR(times.step_s, 0.2 + 4 * 0.03 + 4 * 0.03, 1e-9);
+  EXPECT_NEAR(times.d2h_s, 0.2, 1e-9);
+  EXPECT_NEAR(times.compute_s, 0.2, 1e-9);
+}
+
+TEST(SimulateStep, ChunksGoBeforeActivations) {
+  // A parcel takes longer on the link than all of forward, and chunks come over the same link.
+  const double alone_s = simulated(layers(10, 0.01, 10)).step_s;
+  StepModel model = sending_layers(0);
+  for (StepParcel& parcel : model.parcels) parcel.bytes = 0;
+  model.parcels[0].bytes = 8.0 * static_cast<double>(kActivationPieceBytes);
+  model.rates.h2d_bytes = model.rates.d2h_bytes = 2e10;
+  const double piece_s = static_cast<double>(kActivationPieceBytes) / 2e10;
+  const double waits_s = 8 * piece_s - 0.02;
+  EXPECT_LT(simulated(model).step_s, alone_s + 2 * std::max(0.0, waits_s) + 4 * piece_s);
+}
+
+TEST(SimulateStep, EachPassSendsItsOwn) {
+  StepModel model = sending_layers(1e6);
+  const StepModel once = model;
+  const auto n = static_cast<uint32_t>(once.operators.size());
+  model.operators.insert(model.operators.end(), once.operators.begin(), once.operators.end());
+  for (const StepParcel& parcel : once.parcels) {
+    model.parcels.push_back({n + parcel.put_after, n + parcel.get_before, parcel.bytes});
+  }
+  StepModel without = model;
+  without.parcels.clear();
+  EXPECT_EQ(simulated(model).h2d_bytes - simulated(without).h2d_bytes, 2 * 4 * 1'000'000U);
+  EXPECT_EQ(simulated(model).d2h_bytes - simulated(without).d2h_bytes, 2 * 4 * 1'000'000U);
+  model.parcels_of_pass = 3;
+  expect_refused(simulate_step(model).status(), Code::kInvalidArgument, {"passes of 3"});
+  model.parcels_of_pass = 5;
+  model.parcels[0].get_before = model.parcels[0].put_after;
+  expect_refused(simulate_step(model).status(), Code::kInvalidArgument, {"a parcel of"});
 }
 
 TEST(SimulateStep, IsBoundByBothDirectionsTogetherOrByHostMemory) {

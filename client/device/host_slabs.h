@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "client/device/device.h"
+
+namespace elixir {
+
+// Host memory for a device's copies, in slabs of one length. It is page-locked where the device
+// needs that. It grows as slabs are taken, up to a limit, and stays until the Device ends. A
+// training takes as many in each step, so it grows in the first one. One thread at a time.
+class HostSlabs {
+ public:
+  // A slab is as long as what is taken first, in pages, but not longer than `most_slab_bytes`.
+  // `device` must outlive this.
+  HostSlabs(Device& device, uint64_t limit_bytes, size_t most_slab_bytes)
+      : device_(device), limit_bytes_(limit_bytes), most_slab_bytes_(most_slab_bytes) {}
+
+  // As many slabs as `bytes` need, at least one. None: the limit leaves no room, or the system has
+  // no memory. The log says so once.
+  std::vector<std::byte*> take(size_t bytes);
+  void give(const std::vector<std::byte*>& slabs);  // REQUIRES: from take(), and not given back
+
+  size_t slab_bytes() const { return slab_bytes_; }  // 0 before the first take()
+  uint64_t limit_bytes() const { return limit_bytes_; }
+  uint64_t held_bytes() const { return n_slabs_ * slab_bytes_; }
+  uint64_t used_bytes() const { return (n_slabs_ - free_.size()) * slab_bytes_; }
+
+ private:
+  bool grow(size_t missing);
+  void say_no_room(uint64_t bytes, const char* why);
+
+  Device& device_;
+  uint64_t limit_bytes_;
+  const size_t most_slab_bytes_;
+  size_t slab_bytes_ = 0;
+  uint64_t n_slabs_ = 0;
+  bool said_ = false;
+  std::vector<std::byte*> free_;  // the last one is taken first
+};
+
+}  // namespace elixir
