@@ -112,6 +112,10 @@ ELIXIR_PUBLIC std::shared_ptr<const planner::Plan> plan(const ModelTensors& mode
 ELIXIR_PUBLIC std::string plan_json(const planner::Plan& plan);
 ELIXIR_PUBLIC std::shared_ptr<const planner::Plan> plan_from_json(const std::string& text);
 
+// Options::activations in words, as of elixir-train's --activations: "auto", "recompute", "keep",
+// "products:8", "host", "host:20GiB". Throws kInvalidArgument, with these names, for another text.
+ELIXIR_PUBLIC Activations activations_of(const std::string& text);
+
 class ELIXIR_PUBLIC Optimizer {
  public:
   Optimizer(Optimizer&&) noexcept;

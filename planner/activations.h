@@ -1,8 +1,10 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "base/region_plan.h"
+#include "base/status.h"
 #include "planner/choices.h"
 
 namespace elixir {
@@ -14,6 +16,9 @@ inline constexpr char kCheckpointFlagsHelp[] =
 
 inline constexpr char kActivationNames[] = "auto, recompute, keep, products:K, host or host:BYTES";
 
+// "auto", "recompute", "keep", "products:K" with K from 1 to kMostRegions, "host", or "host:20GiB".
+// Returns kInvalidArgument, with these names, for another text.
+Result<Activations> parse_activations(std::string_view text);
 std::string to_text(const Activations& activations);
 
 // The plan of a pass with so many regions, if the activations alone decide: kHost sends everything.

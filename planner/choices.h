@@ -5,10 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <optional>
-#include <string_view>
 
-#include "base/export.h"
-#include "base/status.h"
 #include "shm/exchange.h"
 
 namespace elixir {
@@ -59,10 +56,6 @@ struct Activations {
 
   bool operator==(const Activations&) const = default;
 };
-
-// "auto", "recompute", "keep", "products:K" with K from 1 to kMostRegions, "host", or "host:20GiB".
-// Returns kInvalidArgument, with these names, for another text.
-ELIXIR_PUBLIC Result<Activations> parse_activations(std::string_view text);
 
 }  // namespace elixir
 

@@ -10,6 +10,7 @@
 #include "client/ranks/read_launch_environment.h"
 #include "client/torch_device/make_device.h"
 #include "client/train/planned_machine.h"
+#include "planner/activations.h"
 #include "planner/plan/plan_json.h"
 #include "planner/search/least_changes.h"
 #include "planner/search/plan_cache.h"
@@ -124,6 +125,10 @@ std::shared_ptr<const planner::Plan> plan(torch::nn::Module& model, const LossOn
 }
 
 std::string plan_json(const planner::Plan& plan) { return planner::to_json(plan); }
+
+Activations activations_of(const std::string& text) {
+  return value_or_throw(parse_activations(text));
+}
 
 std::shared_ptr<const planner::Plan> plan_from_json(const std::string& text) {
   return std::make_shared<planner::Plan>(value_or_throw(planner::plan_from_json(text)));

@@ -282,34 +282,68 @@ SearchInput without_second_runs(const SearchInput& input, const PlanRequest& req
   return free;
 }
 
+// What regions may keep and send, at one length of chunks. A choice that was looked at is known.
+class RegionPlanner {
+ public:
+  RegionPlanner(const SearchInput& input, const PlanRequest& request, const SearchInput& base,
+                uint64_t numel)
+      : input_(input), request_(request), base_(base), numel_(numel) {}
+
+  Result<double> step_s(const SearchInput& at) const {
+    return Planner(at, request_).step_s_at(numel_);
+  }
+
+  Result<RegionPlan> choose(RegionsMay may) {
+    return choose_regions(base_.region_plan, may, [this](const RegionPlan& plan) -> Result<double> {
+      for (const auto& [known, known_s] : known_) {
+        if (known == plan) return known_s;
+      }
+      const SearchInput at = with_regions(input_, request_, plan);
+      const uint64_t most_bytes = request_.regions.host_bytes;
+      const bool too_much = most_bytes > 0 && at.profile.sent_bytes > most_bytes;
+      const Result<double> found = too_much ? std::numeric_limits<double>::infinity() : step_s(at);
+      if (found.ok()) known_.emplace_back(plan, *found);
+      return found;
+    });
+  }
+
+ private:
+  const SearchInput& input_;
+  const PlanRequest& request_;
+  const SearchInput& base_;
+  const uint64_t numel_;
+  std::vector<std::pair<RegionPlan, double>> known_;
+};
+
 // Regions keep and send what shortens the step, at the length of chunks that is best if they do
-// only what `base` says. Then all lengths are looked at again.
+// only what `base` says. Then all lengths are looked at again, with this choice and with the best
+// one that only keeps: over all lengths they may be in another order.
 Result<PlannedStep> keep_if_worth(const SearchInput& input, const PlanRequest& request,
                                   const SearchInput& base, PlannedStep planned) {
-  const uint64_t numel = planned.plan.chunk_numel;
-  const auto step_s = [&](const SearchInput& at) { return Planner(at, request).step_s_at(numel); };
-  const Result<double> now_s = step_s(base);
+  RegionPlanner regions(input, request, base, planned.plan.chunk_numel);
+  const Result<double> now_s = regions.step_s(base);
   if (!now_s.ok()) return now_s.status();
-  const Result<double> least_s = step_s(without_second_runs(input, request, base));
+  const Result<double> least_s = regions.step_s(without_second_runs(input, request, base));
   if (!least_s.ok()) return least_s.status();
   if (*least_s > (1 - kRegionGain) * *now_s) return planned;
-  const uint64_t most_bytes = request.regions.host_bytes;
-  const auto step_of_plan = [&](const RegionPlan& plan) -> Result<double> {
-    const SearchInput at = with_regions(input, request, plan);
-    const bool too_much = most_bytes > 0 && at.profile.sent_bytes > most_bytes;
-    return too_much ? std::numeric_limits<double>::infinity() : step_s(at);
-  };
-  const RegionsMay may = request.regions.mode == Activations::Mode::kAuto
-                             ? RegionsMay::kAnything
-                             : RegionsMay::kSendProducts;
-  const Result<RegionPlan> chosen = choose_regions(base.region_plan, may, step_of_plan);
-  if (!chosen.ok()) return chosen.status();
-  if (*chosen == base.region_plan) return planned;
-  Result<PlannedStep> keeping = plan_of(with_regions(input, request, *chosen), request);
-  if (!keeping.ok() && keeping.status().code() == Code::kResourceExhausted) return planned;
-  if (!keeping.ok()) return keeping;
+  const bool open = request.regions.mode == Activations::Mode::kAuto;
+  std::vector<RegionPlan> chosen;
+  for (const RegionsMay may : open ? std::vector{RegionsMay::kAnything, RegionsMay::kKeep}
+                                   : std::vector{RegionsMay::kSendProducts}) {
+    const Result<RegionPlan> one = regions.choose(may);
+    if (!one.ok()) return one.status();
+    const bool known = std::find(chosen.begin(), chosen.end(), *one) != chosen.end();
+    if (!known && *one != base.region_plan) chosen.push_back(*one);
+  }
   const double most_s = (1 - kRegionGain) * planned.plan.predicted.step_s;
-  return keeping->plan.predicted.step_s <= most_s ? std::move(keeping) : planned;
+  for (const RegionPlan& plan : chosen) {
+    Result<PlannedStep> other = plan_of(with_regions(input, request, plan), request);
+    if (!other.ok() && other.status().code() == Code::kResourceExhausted) continue;
+    if (!other.ok()) return other;
+    const double other_s = other->plan.predicted.step_s;
+    if (other_s <= most_s && other_s < planned.plan.predicted.step_s) planned = std::move(*other);
+  }
+  return planned;
 }
 
 LeastPlan least_of(const SearchInput& input, const PlanRequest& request) {

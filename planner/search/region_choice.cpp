@@ -45,6 +45,7 @@ class RegionSearch {
     const auto [all, products, host] = counts;
     if (all < 0 || products < 0 || host < 0 || all + products + host > regions_) return Status();
     if (may_ == RegionsMay::kSendProducts && all + products > 0) return Status();
+    if (may_ == RegionsMay::kKeep && host > 0) return Status();
     const RegionPlan plan{
         .regions = regions_,
         .keep_all = static_cast<uint32_t>(all),

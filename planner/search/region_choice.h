@@ -20,7 +20,7 @@ using StepOfRegions = std::function<Result<double>(const RegionPlan& plan)>;
 // regions that send their inputs stays that of `base`. If it is 0 and all may be chosen, all of
 // them do if that is shorter by kRegionGain. Note: docs/design/elixir.md, "simulation before
 // formulas".
-enum class RegionsMay : uint8_t { kAnything, kSendProducts };
+enum class RegionsMay : uint8_t { kAnything, kKeep, kSendProducts };
 Result<RegionPlan> choose_regions(const RegionPlan& base, RegionsMay may,
                                   const StepOfRegions& step_s);
 

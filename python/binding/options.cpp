@@ -34,10 +34,12 @@ Choice choice_of(const std::string& field, const std::string& name, const Names<
   throw py::value_error(field + "='" + name + "' is not one of " + known);
 }
 
-Activations activations_of(const std::string& field, const std::string& text) {
-  const Result<Activations> activations = parse_activations(text);
-  if (activations.ok()) return *activations;
-  throw py::value_error(field + "=" + std::string(activations.status().message()));
+Activations activations_in(const std::string& field, const std::string& text) {
+  try {
+    return activations_of(text);
+  } catch (const Error& failure) {
+    throw py::value_error(field + "=" + failure.what());
+  }
 }
 
 using Setter = std::function<void(Options& options, const std::string& name, py::handle value)>;
@@ -73,7 +75,7 @@ const std::map<std::string, Setter>& setters() {
        }},
       {"activations",
        [](Options& options, const std::string& name, py::handle value) {
-         options.activations = activations_of(name, value.cast<std::string>());
+         options.activations = activations_in(name, value.cast<std::string>());
        }},
       {"clip_norm", set(&Options::clip_norm)},
       {"grad_norm", set(&Options::grad_norm)},

@@ -4,6 +4,7 @@
 #include "client/train/activation_store.h"
 
 #include <ATen/ATen.h>
+#include <ATen/autocast_mode.h>
 #include <fmt/ranges.h>
 
 #include <cstring>
@@ -341,6 +342,22 @@ TEST_F(SentRegions, AfterAnErrorInForwardAllIsWhole) {
     step(gpt, 4);
     expect_equal(take_gradients(gpt), expected);
   }
+}
+
+TEST_F(SentRegions, HaveTheirBitsUnderDropoutAndAutocast) {
+  struct Dropped : GptBlock {
+    at::Tensor operator()(const at::Tensor& x) const {
+      return x + at::dropout(GptBlock::operator()(x), 0.25, true);
+    }
+  };
+  bits_are_equal(Dropped(), 4);
+  const uint64_t before = store_->traffic().up_bytes;
+  at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
+  at::autocast::set_autocast_enabled(at::kCPU, true);
+  bits_are_equal(Dropped(), 4);
+  at::autocast::set_autocast_enabled(at::kCPU, false);
+  at::autocast::clear_cache();
+  EXPECT_GT(store_->traffic().up_bytes, before);
 }
 
 // As torch does it for what is saved for backward.

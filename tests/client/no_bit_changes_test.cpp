@@ -585,6 +585,7 @@ TEST(Rows, HaveEveryTwoValuesThatGoTogether) {
           "model: layers used twice; activations: products of one region",
           "model: layers used twice; activations: products",
           "model: layers used twice; activations: kept",
+          "model: layers used twice; activations: sent",
           "clips: not asked; loss scale: none, a step overflows"));
 }
 

@@ -153,7 +153,7 @@ class Plans(Answers):
 
     def test_what_is_lacking_counts_activations(self):
         """Where these alone are too large, by every row and by both commands."""
-        model = ['--model', 'gpt2-4b', '--batch', '140']
+        model = ['--model', 'gpt2-4b', '--batch', '400']
         rows = {row['strategy']: row for row in self.plan(*model, *SERVER, '--compare')['rows']}
         message = self.refused(DOES_NOT_FIT, 'plan', *model, *SERVER)
         activations = float(re.search(r'([\d.]+) GiB too much', message).group(1))
@@ -370,6 +370,13 @@ class Documentation(Answers):
             with self.subTest(column=name):
                 said = region_table.column(os.path.dirname(program('elixirctl')), model, batch)
                 self.assertEqual({machine: cells.split(' | ')[i] for machine, cells in rows}, said)
+
+    def test_activations_in_host_memory_make_sequences_longer(self):
+        """The sentence behind the table of regions."""
+        value, on_device = region_table.longest(os.path.dirname(program('elixirctl')))
+        self.assertGreater(value, 1.8 * on_device)
+        with open(os.path.join(harness.REPOSITORY, 'docs', 'planner.md'), encoding='utf-8') as page:
+            self.assertIn(f'{value:,} tokens, and {on_device:,} without', page.read())
 
 
 if __name__ == '__main__':

@@ -106,7 +106,7 @@ class PlannedMemory(fake_gpu.FakeGpuTest):
             machine, plan = (os.path.join(self.folder, name) for name in ('machine.json', 'plan.json'))
             with open(machine, 'w', encoding='utf-8') as file:
                 json.dump({**self.MACHINE, 'gpus': ranks, 'g2g_gb_s': 20 * (ranks - 1)}, file)
-            regions = 'recompute' if share == '0' else 'auto'
+            regions = {'0': 'recompute', '0.5': 'host'}.get(share, 'auto')
             kept = ['--activations', regions if checkpointed else 'keep']
             self.succeed(program('elixirctl'), 'plan', '--model', f'gpt2-{model}', '--machine', machine,
                          '--batch', batch, '--seq', seq, '--dtype', dtype, '--gpu-state-share', share,

@@ -60,6 +60,15 @@ class Steps(fake_gpu.FakeGpuTest):
                 few, many = self.two_runs(4, 8, flags, KERNEL_US=20, LINK_GB_S=8)
                 self.assertEqual(many.compute_waits(), few.compute_waits())
 
+    def test_activations_go_to_host_memory_without_waits(self):
+        """And without races: what they leave, operators use again."""
+        few, many = self.two_runs(4, 8, '--dtype', 'bf16', '--activations', 'host', KERNEL_US=20, LINK_GB_S=8)
+        self.assertEqual(many.compute_waits(), few.compute_waits())
+        kept, kept_more = self.two_runs(4, 8, '--dtype', 'bf16', '--checkpoint-activations', KERNEL_US=20, LINK_GB_S=8)
+        for direction in ('h2d', 'd2h'):
+            moved = many.copied_bytes(direction) - few.copied_bytes(direction)
+            self.assertGreater(moved, kept_more.copied_bytes(direction) - kept.copied_bytes(direction))
+
     # ---- overlap ----
 
     def a_step(self, *flags, **settings):
@@ -69,7 +78,7 @@ class Steps(fake_gpu.FakeGpuTest):
         return (long.end_ns() - short.end_ns()) / 3, max(legs) / 3
 
     def test_with_kernels_of_2_ms_a_step_takes_no_longer_than_its_greatest_leg(self):
-        for flags in ([], ['--gpu-state-share', '0.5'], ['--checkpoint-activations']):
+        for flags in ([], ['--gpu-state-share', '0.5'], ['--checkpoint-activations'], ['--activations', 'host']):
             with self.subTest(flags):
                 step_ns, leg_ns = self.a_step(*flags, KERNEL_US=2000, LINK_GB_S=16)
                 self.assertGreater(leg_ns, 0)

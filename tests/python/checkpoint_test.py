@@ -11,7 +11,7 @@ import torch  # noqa: E402
 import elixir  # noqa: E402
 from torch.utils.checkpoint import checkpoint as torch_checkpoint  # noqa: E402
 
-KEEPS = ('recompute', 'products:1', 'products:2', 'keep')
+KEEPS = ('recompute', 'products:1', 'products:2', 'keep', 'host')
 
 
 class Block(torch.nn.Module):
@@ -149,8 +149,9 @@ class Checkpoint(PythonCase):
 
     def test_trainers_layers_keep_what_the_options_say(self):
         """transformers' own function ran in none of them: it would keep nothing."""
-        for kind, again in (('llama', {'recompute': 2, 'products:1': 2, 'products:2': 2, 'keep': 0}),
-                            ('gpt2', {'recompute': 2, 'keep': 0})):
+        for kind, again in (('llama', {'recompute': 2, 'products:1': 2, 'products:2': 2, 'keep': 0, 'host': 2}),
+                            ('gpt2', {'recompute': 2, 'keep': 0, 'host:1GiB': 2}),
+                            ('mixtral', {'recompute': 2, 'products:2': 2, 'host': 2})):
             plain = self.with_trainer(kind, 'recompute')
             self.assertEqual(plain[2], 0)
             # Without `activations`, transformers' own function.
@@ -159,6 +160,32 @@ class Checkpoint(PythonCase):
                 with self.subTest(kind=kind, activations=activations):
                     self.assertEqual(self.with_trainer(kind, activations, activation_checkpointing=True),
                                      (*plain[:2], regions))
+
+    def test_offload_means_host(self):
+        """With the bits of layers that keep their activations, and copies that the optimizer counts."""
+        tokens = torch.arange(32).reshape(2, 16) % 7
+
+        def hash_and_moved(offload, **options):
+            torch.manual_seed(1)
+            model = small_model('llama', num_hidden_layers=4)
+            if offload is not None:
+                model.activation_checkpointing_enable(offload=offload)
+            optimizer = elixir.AdamW(model, lr=1e-3, **options)
+            model.train()
+            for _ in range(3):
+                model(input_ids=tokens, labels=tokens).loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+            stats = optimizer.stats()
+            self.assertEqual(stats['activation_d2h_bytes'] > 0, stats['activation_h2d_bytes'] > 0)
+            return masters_hash(optimizer), stats['activation_h2d_bytes'] > 0
+        plain, moved = hash_and_moved(None)
+        self.assertFalse(moved)
+        self.assertEqual(hash_and_moved(True), (plain, True))
+        self.assertEqual(hash_and_moved(True, activations='auto'), (plain, True))
+        self.assertEqual(hash_and_moved(True, activations='recompute'), (plain, False))
+        self.assertEqual(hash_and_moved(False, activations='host:1MiB'), (plain, True))
+        self.assertEqual(hash_and_moved(False), (plain, False))
 
     def test_every_second_layer(self):
         model = small_model('llama', num_hidden_layers=4)
