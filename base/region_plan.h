@@ -17,12 +17,14 @@ inline constexpr std::array kKeeps = {Keep::kNothing, Keep::kProducts, Keep::kAl
 // Activations go over the link in pieces of so many bytes, so that other copies wait for one piece
 // at most.
 inline constexpr uint64_t kActivationPieceBytes = 32ull << 20;
+// Host memory for a region's activations comes in slabs of so many bytes.
+inline constexpr uint64_t kActivationSlabBytes = 2ull << 20;
 
-// What one region does.
+// One region's part of a plan.
 struct RegionChoice {
   Keep keep = Keep::kNothing;
   bool sends_products = false, sends_boundary = false;
-  bool last_sender = false;  // of its pass: what it would send stays on the device
+  bool last_sender = false;  // the last one of its pass, which sends nothing
 
   constexpr bool sends() const { return sends_products || sends_boundary; }
 };
@@ -38,10 +40,10 @@ struct RegionPlan {
   uint32_t regions = 0;  // in a pass; regions beyond that keep nothing
   uint32_t keep_all = 0;
   uint32_t keep_products = 0;  // on the device
-  // Of the regions before those: so many keep products, too, and send them.
+  // Products are also kept, and sent, by so many of the regions before those.
   uint32_t host_products = 0;
-  // Of the regions that do not keep everything: so many send their input, the boundary between two
-  // regions.
+  // So many send their input, the boundary between two regions. Regions that keep everything send
+  // none.
   uint32_t host_boundaries = 0;
 
   constexpr Keep keep(uint32_t region) const {
@@ -76,7 +78,7 @@ struct RegionPlan {
   bool operator==(const RegionPlan&) const = default;
 
  private:
-  // Of the first n regions `count` are chosen, evenly, region 0 among them.
+  // Chooses `count` of the first n regions, evenly, region 0 among them.
   static constexpr bool is_one_of(uint32_t region, uint32_t n, uint32_t count) {
     if (region >= n || count == 0) return false;
     const auto chosen_before = [&](uint64_t i) { return (i * count + n - 1) / n; };

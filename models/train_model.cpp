@@ -276,7 +276,7 @@ void understand_model(const ModelWords& words, TrainOptions& options, Problems& 
   using enum Activations::Mode;
   const Activations::Mode mode = options.run.activations.mode;
   // kAuto: it depends on the device, which is not known yet (models/begin_run.cpp).
-  options.model.checkpoint_activations = mode == kRecompute || mode == kProducts;
+  options.model.checkpoint_activations = mode != kAuto && mode != kKeep;
   const Result<std::optional<planner::Plan>> plan = read_plan(options.plan_file);
   problems.add(plan.status());
   if (plan.ok() && plan->has_value()) {

@@ -44,12 +44,8 @@ void add_parcels(const RegionPlan& plan, ModelProfile* profile) {
     if (bytes == 0 && !choice.last_sender) continue;
     profile->parcels.push_back({region.forward.steps.last, region.backward.steps.first, bytes});
   }
-  // In slabs of host memory, as client/device/host_slabs has them.
-  constexpr uint64_t kPageBytes = 4096;
   for (size_t i = 0; i + 1 < profile->parcels.size(); ++i) {
-    const uint64_t slab =
-        std::min(kActivationPieceBytes, round_up(profile->parcels[0].bytes, kPageBytes));
-    profile->sent_bytes += round_up(profile->parcels[i].bytes, slab);
+    profile->sent_bytes += round_up(profile->parcels[i].bytes, kActivationSlabBytes);
   }
 }
 

@@ -62,7 +62,7 @@ struct RegionBytes {
 // The part of step_work[step] that is a region's second run.
 struct SecondRunWork {
   uint32_t step = 0;
-  OperatorWork products = {};  // of matrices and attention; a region that keeps them has none
+  OperatorWork products = {};  // matrices and attention; a region that keeps them has none
   OperatorWork others = {};
 
   OperatorWork all() const;

@@ -11,14 +11,12 @@
 namespace elixir {
 namespace {
 
-constexpr size_t kPageBytes = 4096;
 constexpr uint64_t kMostAtOnceBytes = 256ull << 20;  // unless more is missing
 
 }  // namespace
 
 std::vector<std::byte*> HostSlabs::take(size_t bytes) {
   ELIXIR_CHECK(bytes > 0, "slabs for no bytes");
-  if (slab_bytes_ == 0) slab_bytes_ = std::min(most_slab_bytes_, round_up(bytes, kPageBytes));
   const size_t n = (bytes + slab_bytes_ - 1) / slab_bytes_;
   if (free_.size() < n && !grow(n - free_.size())) return {};
   std::vector<std::byte*> slabs;

@@ -13,17 +13,16 @@ namespace elixir {
 // training takes as many in each step, so it grows in the first one. One thread at a time.
 class HostSlabs {
  public:
-  // A slab is as long as what is taken first, in pages, but not longer than `most_slab_bytes`.
-  // `device` must outlive this.
-  HostSlabs(Device& device, uint64_t limit_bytes, size_t most_slab_bytes)
-      : device_(device), limit_bytes_(limit_bytes), most_slab_bytes_(most_slab_bytes) {}
+  // `device` must outlive it.
+  HostSlabs(Device& device, uint64_t limit_bytes, size_t slab_bytes)
+      : device_(device), limit_bytes_(limit_bytes), slab_bytes_(slab_bytes) {}
 
-  // As many slabs as `bytes` need, at least one. None: the limit leaves no room, or the system has
-  // no memory. The log says so once.
+  // As many slabs as `bytes` need, at least one, ascending as far as possible. None: the limit
+  // leaves no room, or the system has no memory. The log says so once.
   std::vector<std::byte*> take(size_t bytes);
   void give(const std::vector<std::byte*>& slabs);  // REQUIRES: from take(), and not given back
 
-  size_t slab_bytes() const { return slab_bytes_; }  // 0 before the first take()
+  size_t slab_bytes() const { return slab_bytes_; }
   uint64_t limit_bytes() const { return limit_bytes_; }
   uint64_t held_bytes() const { return n_slabs_ * slab_bytes_; }
   uint64_t used_bytes() const { return (n_slabs_ - free_.size()) * slab_bytes_; }
@@ -34,8 +33,7 @@ class HostSlabs {
 
   Device& device_;
   uint64_t limit_bytes_;
-  const size_t most_slab_bytes_;
-  size_t slab_bytes_ = 0;
+  const size_t slab_bytes_;
   uint64_t n_slabs_ = 0;
   bool said_ = false;
   std::vector<std::byte*> free_;  // the last one is taken first

@@ -10,7 +10,7 @@
 #include "base/host_memory.h"
 #include "base/log.h"
 #include "base/units.h"
-#include "planner/activations.h"
+#include "client/plan/asked_regions.h"
 #include "planner/choice_names.h"
 #include "planner/machine.h"
 #include "planner/plan/plan.h"
@@ -182,31 +182,6 @@ Result<Layout> layout_of(const Options& options, const LaunchEnvironment& enviro
   return Layout{layout};
 }
 
-// A plan file and options.activations may not contradict each other. Without a plan the number of
-// regions is not known.
-Result<RegionPlan> regions_of(const Options& options) {
-  using enum Activations::Mode;
-  const Activations& asked = options.activations;
-  const planner::Plan* const plan = options.plan.get();
-  if (asked.mode == kProducts && (asked.products == 0 || asked.products > kMostRegions)) {
-    return error(Code::kInvalidArgument, "activations.products = {}: it must be in [1, {}]",
-                 asked.products, kMostRegions);
-  }
-  if (asked.mode == kAuto) return plan != nullptr ? plan->region_plan : RegionPlan();
-  if (plan == nullptr || plan->region_plan.regions == 0) {
-    if (asked.mode == kProducts) return RegionPlan{.keep_products = asked.products};
-    return region_plan_for(asked, kMostRegions);
-  }
-  if (is_plan_for(asked, plan->region_plan)) return plan->region_plan;
-  return error(Code::kInvalidArgument,
-               "--activations {}: in the plan {} of {} regions keep everything, {} keep their "
-               "products and {} send some of it to host memory; leave it out, or make a plan with "
-               "it",
-               to_text(asked), plan->region_plan.keep_all, plan->region_plan.regions,
-               plan->region_plan.keep_products,
-               std::max(plan->region_plan.host_products, plan->region_plan.host_boundaries));
-}
-
 // By the node's capacity, which all its ranks see alike, not by what is free.
 uint32_t spare_slots_with_room(const RunPlan& plan, const LaunchEnvironment& environment) {
   const uint64_t usable_bytes = planner::usable_host_bytes(memory_capacity().available_bytes);
@@ -353,7 +328,7 @@ Result<RunPlan> make_run_plan(std::span<const ParameterSize> parameters, const O
   if (!layout.ok()) return layout.status();
   Result<ChunkPlan> chunks = plan_chunks(parameters, layout->options.chunk_numel);
   if (!chunks.ok()) return chunks.status();
-  const Result<RegionPlan> regions = regions_of(options);
+  const Result<RegionPlan> regions = asked_regions(options);
   if (!regions.ok()) return regions.status();
   RunPlan plan{.chunks = std::move(*chunks), .shape = {}, .regions = *regions};
   if (options.plan) ELIXIR_RETURN_IF_ERROR(check_same_model(plan, *options.plan));

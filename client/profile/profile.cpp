@@ -234,7 +234,7 @@ std::vector<planner::ProfiledRegion> regions_of(const StepsByKeep& steps) {
     planner::ProfiledRegion region{.forward = run_of(nothing[i].forward),
                                    .backward = run_of(nothing[i].backward),
                                    .second_run = nothing[i].second_run,
-                                   .boundary_bytes = nothing[i].boundary_bytes};
+                                   .boundary_bytes = nothing[i].input_bytes};
     for (size_t keep = 0; keep < steps.size(); ++keep) {
       if (steps[keep].numbered_regions.size() != nothing.size()) return {};
       const RecordedRegion& recorded = steps[keep].numbered_regions[i];

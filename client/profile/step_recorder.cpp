@@ -206,7 +206,7 @@ void StepRecorder::region_begins(std::optional<uint32_t> number, uint64_t input_
   if (*number < *first_number_) return;
   region_ = *number - *first_number_;
   if (step_.numbered_regions.size() <= *region_) step_.numbered_regions.resize(*region_ + 1);
-  if (!backward_) step_.numbered_regions[*region_].boundary_bytes = input_bytes;
+  if (!backward_) step_.numbered_regions[*region_].input_bytes = input_bytes;
   RecordedRegion::Run& run = run_of(*region_, backward_);
   ++run.times;
   run.begin_bytes = run.peak_bytes = memory_->current_bytes();

@@ -29,7 +29,7 @@ struct RecordedRegion {
   };
   Run forward, backward;
   std::vector<planner::SecondRunWork> second_run;  // by step, ascending
-  uint64_t boundary_bytes = 0;
+  uint64_t input_bytes = 0;
 };
 
 // The operators and the memory of one step. Parameters are indices.

@@ -12,11 +12,11 @@
 #include "base/check.h"
 #include "base/throw_error.h"
 #include "client/regions/region_plan.h"
-#include "client/tensors/activation_host.h"
 #include "client/tensors/parameter_reads.h"
 #include "client/tensors/region_observer.h"
 #include "client/tensors/region_state.h"
 #include "client/tensors/second_run.h"
+#include "client/tensors/sent_part.h"
 
 namespace elixir {
 namespace {
@@ -71,19 +71,6 @@ KnownRegions* known_regions() {
 
 bool observes_second_runs() { return stops_early() && keeps_interception(); }
 
-// A result of the program before. Parameters, masks and tables stay where they are: others hold
-// them, too.
-bool is_boundary(const at::Tensor& input) { return input.requires_grad() && !input.is_leaf(); }
-
-uint64_t boundary_bytes(const std::vector<at::Tensor>& inputs) {
-  uint64_t bytes = 0;
-  for (const at::Tensor& input : inputs) {
-    if (!is_boundary(input) || !input.is_non_overlapping_and_dense()) continue;
-    bytes += static_cast<uint64_t>(input.numel()) * input.element_size();
-  }
-  return bytes;
-}
-
 // The graph of a region's only run.
 struct KeptGraph {
   std::vector<at::Tensor> inputs;  // where it ends
@@ -99,9 +86,10 @@ struct Region : torch::CustomClassHolder {
         autocast(device_of(inputs)),
         kind(kind_of_region(function_type, region_depth, inputs)) {
     if (region_depth == 0) number.emplace();
+    RegionChoice choice;
     if (number) choice = choice_of_region(number->value());
     keep = number ? choice.keep : keep_of_regions_inside;
-    if (choice.sends() && keep != Keep::kAll) host = activation_host();
+    if (number && keep != Keep::kAll) sent = SentPart(choice);
     if (keep == Keep::kProducts && observes_second_runs()) {
       products = StoredProducts(known_regions()->find(kind)->products_to_store());
     }
@@ -112,15 +100,10 @@ struct Region : torch::CustomClassHolder {
   const RandomState random;
   const AutocastState autocast;
   const uint64_t kind;
-  RegionChoice choice = {};
   Keep keep = Keep::kNothing;
-  std::shared_ptr<ActivationHost> host;  // null: it sends nothing
-  std::weak_ptr<SentTensors> sent;       // products, then inputs; there while backward may come
-  size_t sent_products = 0;
-  std::vector<size_t> sent_inputs;  // by index
-  ParameterReads input_versions;    // of these
-  StoredProducts products{0};       // of the first run
-  std::optional<KeptGraph> graph;   // of a region that keeps everything, until it was walked
+  StoredProducts products{0};  // of the first run
+  SentPart sent;
+  std::optional<KeptGraph> graph;  // of a region that keeps everything, until it was walked
   std::vector<std::vector<int64_t>> shapes;  // of the outputs
   ParameterReads reads;                      // of the first run
 };
@@ -247,77 +230,6 @@ std::vector<at::Tensor> run_first(const c10::intrusive_ptr<Region>& region,
   return outputs;
 }
 
-// A tensor that holds the sent ones. As a saved variable it lives as long as backward may come: to
-// the end of a pass, or longer with retain_graph.
-at::Tensor holder_of(std::shared_ptr<SentTensors> sent) {
-  static std::byte nothing{};
-  return at::from_blob(
-      &nothing, {1}, [sent = std::move(sent)](void*) mutable { sent.reset(); },
-      at::TensorOptions().dtype(at::kByte));
-}
-
-// Sends what the plan says, and takes it out of the region and of `inputs`. Returns the holder;
-// undefined: nothing was sent.
-at::Tensor send(Region& region, variable_list* inputs) {
-  if (region.host == nullptr) return {};
-  if (region.choice.last_sender) {
-    region.host->settle();
-    return {};
-  }
-  const auto takes = [&](const at::Tensor& tensor) { return region.host->takes(tensor); };
-  std::vector<at::Tensor> tensors;
-  if (region.choice.sends_products) tensors = region.products.take_out(takes);
-  const size_t products = tensors.size();
-  std::vector<size_t> sent_inputs;
-  for (size_t i = 0; i < inputs->size() && region.choice.sends_boundary; ++i) {
-    if (!is_boundary((*inputs)[i]) || !takes((*inputs)[i])) continue;
-    sent_inputs.push_back(i);
-    tensors.push_back((*inputs)[i]);
-  }
-  if (tensors.empty()) return {};
-  std::shared_ptr<SentTensors> sent = region.host->put(tensors);
-  if (sent == nullptr) {
-    tensors.resize(products);
-    region.products.put_back(tensors);
-    return {};
-  }
-  for (const size_t i : sent_inputs) {
-    region.input_versions.note((*inputs)[i]);
-    (*inputs)[i].reset();
-  }
-  region.sent = sent;
-  region.sent_products = products;
-  region.sent_inputs = std::move(sent_inputs);
-  return holder_of(std::move(sent));
-}
-
-void check_sent_inputs(const Region& region) {
-  const std::optional<ParameterReads::Change> change = region.input_versions.first_change();
-  if (!change) return;
-  throw Error(error(Code::kInvalidArgument,
-                    "one of the variables needed for gradient computation has been modified by an "
-                    "inplace operation: an input of a function of elixir::checkpoint() is at "
-                    "version {}; expected version {} instead",
-                    change->is, change->was));
-}
-
-// Brings back what send() took. `inputs` as they were saved, the holder behind them.
-void bring_back(Region& region, variable_list* inputs) {
-  const std::shared_ptr<SentTensors> sent = region.sent.lock();
-  if (sent == nullptr) {
-    if (region.host != nullptr && region.choice.last_sender) region.host->bring_next();
-    return;
-  }
-  check_sent_inputs(region);
-  inputs->pop_back();
-  std::vector<at::Tensor> tensors = sent->get();
-  for (size_t i = 0; i < region.sent_inputs.size(); ++i) {
-    (*inputs)[region.sent_inputs[i]] = tensors[region.sent_products + i].requires_grad_();
-  }
-  tensors.resize(region.sent_products);
-  region.products.put_back(tensors);
-}
-
 class KeepingRegionsInside {
  public:
   KeepingRegionsInside() : before_(std::exchange(keep_of_regions_inside, Keep::kAll)) {}
@@ -414,8 +326,7 @@ class Checkpoint : public torch::autograd::Function<Checkpoint> {
     const ObservedRegion observed(region->number, boundary_bytes(saved));
     variable_list outputs =
         region->keep == Keep::kAll ? run_and_keep(region, saved) : run_first(region, saved);
-    const at::Tensor holder = send(*region, &saved);
-    if (holder.defined()) saved.push_back(holder);
+    region->sent.send(&region->products, &saved);
     context->save_for_backward(std::move(saved));
     alias_what_others_hold(&outputs);
     return outputs;
@@ -428,7 +339,7 @@ class Checkpoint : public torch::autograd::Function<Checkpoint> {
     variable_list inputs = context->get_saved_variables();
     check_parameters_are_the_same(*region);
     const ObservedRegion observed(region->number);
-    bring_back(*region, &inputs);
+    region->sent.bring_back(&region->products, &inputs);
     const Graph graph = graph_for_backward(*region, inputs, grads);
     if (region->number) region->number->end();
     if (!graph.roots.empty()) {

@@ -47,7 +47,7 @@ class StoredProducts {
     std::optional<uint64_t> call;  // CallQuestion::kValues
     c10::SmallVector<c10::IValue, 2> results = {};
     ParameterReads versions = {};                  // of its tensors
-    c10::SmallVector<uint32_t, 2> taken_out = {};  // of results, by index
+    c10::SmallVector<uint32_t, 2> taken_out = {};  // indices of results
   };
   static bool unwritten(const Product& product);
 

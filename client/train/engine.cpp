@@ -32,8 +32,8 @@ void Engine::add_stats(shm::StepRecord& record) {
   now.d2h_bytes = device_->d2h_bytes();
   now.d2d_bytes = exchange_->d2d_bytes();
   now.recomputed_regions = regions_run_again();
-  if (activations_ != nullptr) {
-    const ActivationStore::Traffic traffic = activations_->traffic();
+  if (activation_store_ != nullptr) {
+    const HostParcels::Traffic traffic = activation_store_->traffic();
     now.activation_d2h_bytes = traffic.down_bytes;
     now.activation_h2d_bytes = traffic.up_bytes;
     record.activation_bytes = traffic.host_bytes;

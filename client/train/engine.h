@@ -236,8 +236,8 @@ class Engine final : public ChunkSource {
   // Each of these members needs the ones before it.
   PlacedDevice placed_device_;
   Device* const device_;
-  std::shared_ptr<ActivationStore> activations_;  // null: regions send nothing
-  ConnectedRanks ranks_;                          // empty: the host exchange
+  std::shared_ptr<ActivationStore> activation_store_;  // null: regions send nothing
+  ConnectedRanks ranks_;                               // empty: the host exchange
   StepLosses losses_ ELIXIR_GUARDED_BY(mutex_);
   InputUpload inputs_ ELIXIR_GUARDED_BY(mutex_);
   std::unique_ptr<Session> session_;

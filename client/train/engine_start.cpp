@@ -187,8 +187,8 @@ Engine::Engine(const ModelParts& model, const optim::AdamOptions& hyperparameter
 
 Engine::~Engine() {
   binding_->end();  // operators and backward passes of other threads
-  if (activations_ != nullptr) {
-    activations_->close();
+  if (activation_store_ != nullptr) {
+    activation_store_->close();
   }
   taken_->clear();
   for (const auto& storage : storages_) {
@@ -212,8 +212,8 @@ void Engine::take_activations() {
     const uint64_t room_bytes = memory_room().available_bytes;
     limit_bytes = room_bytes / kActivationShare / environment_.local_world_size;
   }
-  activations_ = std::make_shared<ActivationStore>(*device_, limit_bytes);
-  set_activation_host(activations_);
+  activation_store_ = std::make_shared<ActivationStore>(*device_, limit_bytes);
+  set_activation_host(activation_store_);
 }
 
 void Engine::allocate_blocks() {

@@ -140,6 +140,15 @@ std::string waiting_text(const Plan& plan) {
                      format_bytes(one_model * (plan.gpus / plan.nodes)));
 }
 
+std::string host_text(const Plan& plan) {
+  const PlanBytes& bytes = plan.bytes;
+  std::string text = fmt::format("{}: parameters {}, gradients {}, states {}",
+                                 format_bytes(bytes.host()), format_bytes(bytes.host_params),
+                                 format_bytes(bytes.host_grads), format_bytes(bytes.host_states));
+  if (bytes.host_activations > 0) text += ", activations " + format_bytes(bytes.host_activations);
+  return text + waiting_text(plan);
+}
+
 }  // namespace
 
 std::string swing_text(const Plan& plan) {
@@ -235,13 +244,7 @@ std::string plan_text(const Plan& plan, const PlanExtras& extras) {
            format_bytes(bytes.gpu()), format_bytes(bytes.gpu_rcache + bytes.gpu_grad_blocks),
            format_bytes(bytes.gpu_states + bytes.gpu_swing), format_bytes(bytes.gpu_activations),
            format_bytes(bytes.gpu_buffers), format_bytes(plan.u_allowed_bytes)));
-  line("host memory", fmt::format("{}: parameters {}, gradients {}, states {}{}",
-                                  format_bytes(bytes.host()), format_bytes(bytes.host_params),
-                                  format_bytes(bytes.host_grads), format_bytes(bytes.host_states),
-                                  (bytes.host_activations > 0
-                                       ? ", activations " + format_bytes(bytes.host_activations)
-                                       : "") +
-                                      waiting_text(plan)));
+  line("host memory", host_text(plan));
   line("a step moves", fmt::format("{} up, {} down, {} between GPUs", format_bytes(times.h2d_bytes),
                                    format_bytes(times.d2h_bytes), format_bytes(times.g2g_bytes)));
   line("predicted", predicted_text(plan));

@@ -14,7 +14,7 @@ inline constexpr double kRegionGain = 0.005;
 // Seconds of a step in which regions keep what the plan says; infinite if that does not fit.
 using StepOfRegions = std::function<Result<double>(const RegionPlan& plan)>;
 
-// What the regions of `base` should keep and send. It begins with a quarter, half and all of them
+// Chooses what the regions of `base` keep and send. It begins with a quarter, half and all of them
 // that keep their products, that send them, or that keep everything. From the best of these it goes
 // to better neighbours, at distances from an eighth of the regions down to one. The number of
 // regions that send their inputs stays that of `base`. If it is 0 and all may be chosen, all of

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "base/region_plan.h"
+#include "client/tensors/activation_host.h"
+#include "client/tensors/parameter_reads.h"
+#include "client/tensors/stored_products.h"
+
+namespace elixir {
+
+// Bytes of a region's inputs that it may send: results of operators before. Parameters, masks and
+// tables stay where they are, because others hold them, too.
+uint64_t boundary_bytes(const std::vector<at::Tensor>& inputs);
+
+// The part of a checkpointed region that lies in host memory between its two runs.
+class SentPart {
+ public:
+  SentPart() = default;  // nothing is sent
+  explicit SentPart(const RegionChoice& choice)
+      : choice_(choice), host_(choice.sends() ? activation_host() : nullptr) {}
+
+  // At the first run's end. Sends products and inputs as the plan says, and takes them out of
+  // `products` and `saved`. If anything was sent, `saved` has one tensor more, which holds it. As a
+  // saved variable this tensor lives as long as backward may come: to the end of a pass, or longer
+  // with retain_graph.
+  void send(StoredProducts* products, std::vector<at::Tensor>* saved);
+  // In backward: puts back what send() took. `saved` as they were saved. Throws kInvalidArgument if
+  // the program has written to an input since.
+  void bring_back(StoredProducts* products, std::vector<at::Tensor>* saved);
+
+ private:
+  void check_inputs() const;
+
+  RegionChoice choice_;
+  std::shared_ptr<ActivationHost> host_;  // null: nothing is sent
+  std::weak_ptr<SentTensors> sent_;       // products, then inputs
+  size_t n_products_ = 0;
+  std::vector<size_t> inputs_;     // by index
+  ParameterReads input_versions_;  // of these
+};
+
+}  // namespace elixir
