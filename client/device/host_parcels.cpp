@@ -1,9 +1,11 @@
 #include "client/device/host_parcels.h"
 
 #include <algorithm>
+#include <exception>
 #include <utility>
 
 #include "base/check.h"
+#include "base/log.h"
 #include "base/region_plan.h"
 #include "base/throw_error.h"
 #include "base/units.h"
@@ -56,12 +58,16 @@ HostParcels::Traffic HostParcels::traffic() const {
   return {.down_bytes = down_bytes_, .up_bytes = up_bytes_, .host_bytes = slabs_.held_bytes()};
 }
 
-void HostParcels::close() {
+void HostParcels::close() noexcept {
   const MutexLock lock(mutex_);
   if (device_ == nullptr) return;
-  put_in_order();
-  settle_newest();
-  if (coming_ != nullptr) leave(*std::exchange(coming_, nullptr));
+  try {
+    put_in_order();
+    settle_newest();
+    if (coming_ != nullptr) leave(*std::exchange(coming_, nullptr));
+  } catch (const std::exception& failure) {
+    log_warn("activations_end", "text=\"{}\"", failure.what());
+  }
   device_ = nullptr;
 }
 
@@ -74,6 +80,7 @@ void HostParcels::take(Parcel& parcel) {
   } else if (coming_ != &parcel) {
     // Another backward than the one that was expected.
     if (coming_ != nullptr) leave(*std::exchange(coming_, nullptr));
+    parcel.memory_->make();
     bring(parcel);
   }
   if (coming_ == &parcel) coming_ = nullptr;
@@ -115,12 +122,13 @@ DeviceEvent HostParcels::take_event() {
 // Operators may use device memory again that a copy still reads or writes: they wait for it. A
 // slab's next copy runs behind operators that have waited for its last one.
 void HostParcels::put_in_order() {
-  for (Dropped& dropped : dropped_) {
+  while (!dropped_.empty()) {
+    const Dropped dropped = std::move(dropped_.back());
+    dropped_.pop_back();
     if (dropped.in_flight) device().wait(Stream::kCompute, dropped.copied);
     slabs_.give(dropped.slabs);
     events_.push_back(dropped.copied);
   }
-  dropped_.clear();
 }
 
 // Each part's bytes, over slabs that touch. Returns their number.
@@ -159,9 +167,8 @@ void HostParcels::send(Parcel& parcel) {
   parcel.state_ = State::kLeaving;
 }
 
-// Its memory may be that of others, which operators enqueued before still use.
+// Into its memory, which may be that of others before, and operators enqueued then still use it.
 void HostParcels::bring(Parcel& parcel) {
-  parcel.memory_->make();
   Device& on = device();
   on.record(computed_, Stream::kCompute);
   on.wait(Stream::kKeepUp, computed_);
@@ -173,11 +180,18 @@ void HostParcels::bring(Parcel& parcel) {
   coming_ = &parcel;
 }
 
-// The newest of parcels_[0, end) that is away.
+// The newest of parcels_[0, end) that is away. If the device has no memory for it now, its take()
+// tries again.
 void HostParcels::bring_before(size_t end) {
   if (coming_ != nullptr) return;
   for (size_t i = end; i-- > 0;) {
     if (parcels_[i]->state_ != State::kAway) continue;
+    try {
+      parcels_[i]->memory_->make();
+    } catch (const std::exception& failure) {
+      log_warn("activations_late", "text=\"{}\"", failure.what());
+      return;
+    }
     return bring(*parcels_[i]);
   }
 }

@@ -58,8 +58,8 @@ class HostParcels : public std::enable_shared_from_this<HostParcels> {
   void bring_next();
 
   Traffic traffic() const;
-  // The device ends. Parcels cannot be taken any more.
-  void close();
+  // The device ends. Parcels cannot be taken any more. An error of the device is logged.
+  void close() noexcept;
 
  private:
   enum class State : uint8_t { kLeaving, kAway, kComing, kTaken };

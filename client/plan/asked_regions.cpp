@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/units.h"
 #include "planner/activations.h"
 #include "planner/plan/plan.h"
 
@@ -19,6 +20,13 @@ Result<RegionPlan> asked_regions(const Options& options) {
   if (plan == nullptr || plan->region_plan.regions == 0) {
     if (asked.mode == kProducts) return RegionPlan{.keep_products = asked.products};
     return region_plan_for(asked, kMostRegions);
+  }
+  const uint64_t sent_bytes = plan->bytes.host_activations / std::max(plan->gpus / plan->nodes, 1U);
+  if (asked.host_bytes > 0 && sent_bytes > asked.host_bytes) {
+    return error(Code::kInvalidArgument,
+                 "--activations {}: the plan sends {} of each GPU to host memory; leave it out, or "
+                 "make a plan with it",
+                 to_text(asked), format_bytes(sent_bytes));
   }
   if (is_plan_for(asked, plan->region_plan)) return plan->region_plan;
   return error(Code::kInvalidArgument,

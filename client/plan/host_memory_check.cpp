@@ -15,7 +15,7 @@ Status check_host_memory(const RunPlan& plan, uint32_t local_rank, uint32_t loca
   const uint64_t states_bytes = host_states_bytes(plan, local_ranks);
   const uint64_t waiting_bytes = local_ranks * plan.waiting_bytes;
   const uint64_t trainers_bytes = local_ranks * plan.trainer_bytes;
-  const uint64_t activations_bytes = local_ranks * plan.activation_bytes;
+  const uint64_t activations_bytes = local_ranks * plan.activation_bytes.value_or(0);
   const uint64_t job_bytes = states_bytes + waiting_bytes + activations_bytes + trainers_bytes;
   if ((local_rank == 0 ? job_bytes : job_bytes / local_ranks) <= room.available_bytes) {
     return Status();

@@ -264,12 +264,13 @@ uint64_t trainer_bytes(const RunPlan& plan, const Options& options) {
 }
 
 // A plan's bytes, or those asked for. Without either it is not known.
-uint64_t activation_bytes(const RunPlan& plan, const Options& options,
-                          const LaunchEnvironment& environment) {
+std::optional<uint64_t> activation_bytes(const RunPlan& plan, const Options& options,
+                                         const LaunchEnvironment& environment) {
   if (!plan.regions.sends_any()) return 0;
-  const uint64_t planned =
-      options.plan ? options.plan->bytes.host_activations / environment.local_world_size : 0;
-  return planned > 0 ? planned : options.activations.host_bytes;
+  const bool planned = options.plan && options.plan->region_plan.regions > 0;
+  if (planned) return options.plan->bytes.host_activations / environment.local_world_size;
+  const uint64_t asked = options.activations.host_bytes;
+  return asked > 0 ? std::optional(asked) : std::nullopt;
 }
 
 bool is_gathered(uint32_t chunk, const shm::Shape& shape) {

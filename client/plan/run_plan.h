@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -38,9 +39,9 @@ struct RunPlan {
   uint32_t grad_blocks = 0;
   // Page-locked bytes per rank for gradients that wait for their turn, as the planner counts them.
   uint64_t waiting_bytes = 0;
-  // Page-locked bytes per rank for what checkpointed regions send to host memory, at most. 0: not
-  // known, or nothing.
-  uint64_t activation_bytes = 0;
+  // Page-locked bytes per rank for what checkpointed regions send to host memory, at most. Empty:
+  // not known.
+  std::optional<uint64_t> activation_bytes = 0;
   // Host memory that the process of a rank takes from the start on: Options::program_bytes, the
   // device's blocks if that is the CPU, and what the libraries allocate.
   uint64_t trainer_bytes = 0;

@@ -181,7 +181,8 @@ std::vector<uint32_t> first_use_order(const RecordedStep& step, size_t parameter
 
 // Sees nothing. While there is an observer, what is known of second runs stays known.
 class NoObserver final : public RegionObserver {
-  void region_begins(std::optional<uint32_t> /*number*/, uint64_t /*input_bytes*/) override {}
+  void region_begins(std::optional<uint32_t> /*number*/,
+                     const std::vector<Boundary>& /*boundaries*/) override {}
   void region_ends() noexcept override {}
   void second_run_begins() override {}
   void second_run_ends(uint32_t /*left_out*/) noexcept override {}

@@ -194,7 +194,8 @@ RecordedRegion::Run& StepRecorder::run_of(uint32_t region, bool backward) {
   return backward ? recorded.backward : recorded.forward;
 }
 
-void StepRecorder::region_begins(std::optional<uint32_t> number, uint64_t input_bytes) {
+void StepRecorder::region_begins(std::optional<uint32_t> number,
+                                 const std::vector<Boundary>& boundaries) {
   note_memory();
   ended_.reset();
   region_first_ = step_.steps.size();
@@ -206,7 +207,15 @@ void StepRecorder::region_begins(std::optional<uint32_t> number, uint64_t input_
   if (*number < *first_number_) return;
   region_ = *number - *first_number_;
   if (step_.numbered_regions.size() <= *region_) step_.numbered_regions.resize(*region_ + 1);
-  if (!backward_) step_.numbered_regions[*region_].input_bytes = input_bytes;
+  for (const auto& [storage, bytes] : boundaries) {
+    const auto [known, first] = region_of_input_.emplace(storage, *region_);
+    if (first) {
+      step_.numbered_regions[*region_].input_bytes += bytes;
+    } else if (known->second) {
+      step_.numbered_regions[*known->second].input_bytes -= bytes;
+      known->second.reset();
+    }
+  }
   RecordedRegion::Run& run = run_of(*region_, backward_);
   ++run.times;
   run.begin_bytes = run.peak_bytes = memory_->current_bytes();

@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <optional>
+#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -66,7 +67,8 @@ class StepRecorder final : public OperatorObserver, public ChunkSource, public R
            std::vector<c10::IValue>* stack) override;
   void acquire(std::span<const uint32_t> parameters, const char* operator_name) override;
   void release(std::span<const uint32_t> /*parameters*/) noexcept override {}
-  void region_begins(std::optional<uint32_t> number, uint64_t input_bytes) override;
+  void region_begins(std::optional<uint32_t> number,
+                     const std::vector<Boundary>& boundaries) override;
   void region_ends() noexcept override;
   void left_out() override { begin_operator(); }
   void second_run_begins() override;
@@ -96,6 +98,8 @@ class StepRecorder final : public OperatorObserver, public ChunkSource, public R
   bool backward_ = false;
   size_t region_first_ = 0;
   std::optional<uint32_t> first_number_;
+  // By storage: the region that has it as its input. Several: none of them can free it.
+  std::unordered_map<const void*, std::optional<uint32_t>> region_of_input_;
   std::optional<uint32_t> region_;  // in numbered_regions, while it runs
   uint32_t second_runs_ = 0;        // in the region that runs
   // The last one that ran, and whether that was in backward; until an operator reads parameters.

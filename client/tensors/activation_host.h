@@ -8,6 +8,10 @@
 
 namespace elixir {
 
+// Whether a tensor could be sent: it lies at the begin of ordinary memory of its own, without gaps.
+// Parameters and views of them do not.
+bool can_be_sent(const at::Tensor& tensor);
+
 // Host memory for what checkpointed regions need only in backward. A region puts its tensors there
 // at its forward's end, and gets them back when its backward begins. An optimizer provides it
 // (client/train/activation_store.h); regions here only use it.
@@ -25,7 +29,7 @@ class ActivationHost {
  public:
   virtual ~ActivationHost() = default;
 
-  // Whether put() can take it: it lies on the optimizer's device, without gaps.
+  // Whether put() can take it: it can be sent, and lies on the optimizer's device.
   virtual bool takes(const at::Tensor& tensor) const = 0;
   // Begins to send them. REQUIRES: takes() each, and there is one. The caller drops its own
   // tensors. Null: there is no room, or the optimizer has ended, so the caller keeps them.

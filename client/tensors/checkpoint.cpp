@@ -32,10 +32,13 @@ thread_local std::unique_ptr<KnownRegions> profiled_regions;
 
 class ObservedRegion {
  public:
-  explicit ObservedRegion(const std::optional<RegionNumber>& number, uint64_t input_bytes = 0) {
+  // `inputs` in forward.
+  explicit ObservedRegion(const std::optional<RegionNumber>& number,
+                          const std::vector<at::Tensor>* inputs = nullptr) {
     if (region_depth++ > 0 || region_observer == nullptr) return;
-    region_observer->region_begins(number ? std::optional(number->value()) : std::nullopt,
-                                   input_bytes);
+    region_observer->region_begins(
+        number ? std::optional(number->value()) : std::nullopt,
+        inputs != nullptr ? boundaries_of(*inputs) : std::vector<Boundary>());
   }
   ~ObservedRegion() {
     if (--region_depth == 0 && region_observer != nullptr) region_observer->region_ends();
@@ -323,10 +326,12 @@ class Checkpoint : public torch::autograd::Function<Checkpoint> {
     // An output that the loss does not use gives parameters no gradient, not one of zeros.
     context->set_materialize_grads(false);
     variable_list saved = inputs.vec();
-    const ObservedRegion observed(region->number, boundary_bytes(saved));
+    const ObservedRegion observed(region->number, &saved);
     variable_list outputs =
         region->keep == Keep::kAll ? run_and_keep(region, saved) : run_first(region, saved);
-    region->sent.send(&region->products, &saved);
+    if (region->number) {
+      region->sent.send(region->number->value(), &region->products, &saved);
+    }
     context->save_for_backward(std::move(saved));
     alias_what_others_hold(&outputs);
     return outputs;
@@ -341,6 +346,7 @@ class Checkpoint : public torch::autograd::Function<Checkpoint> {
     const ObservedRegion observed(region->number);
     region->sent.bring_back(&region->products, &inputs);
     const Graph graph = graph_for_backward(*region, inputs, grads);
+    region->products.drop();
     if (region->number) region->number->end();
     if (!graph.roots.empty()) {
       torch::autograd::Engine::get_default_engine().execute(

@@ -2,6 +2,9 @@
 
 #include <cstdint>
 #include <optional>
+#include <vector>
+
+#include "client/tensors/sent_part.h"
 
 namespace elixir {
 
@@ -11,9 +14,10 @@ namespace elixir {
 class RegionObserver {
  public:
   virtual ~RegionObserver() = default;
-  // `number` counts the regions of a pass in forward; empty: not known. In forward, so many bytes
-  // of its inputs can be sent to host memory.
-  virtual void region_begins(std::optional<uint32_t> number, uint64_t input_bytes) = 0;
+  // `number` counts the regions of a pass in forward; empty: not known. `boundaries` only in
+  // forward: inputs that can be sent to host memory.
+  virtual void region_begins(std::optional<uint32_t> number,
+                             const std::vector<Boundary>& boundaries) = 0;
   virtual void region_ends() noexcept = 0;
   // Around a region's second run, without the gradients that follow. Its last `left_out` operators
   // ran this once, to be known, and run no more (client/tensors/second_run).

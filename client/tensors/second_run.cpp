@@ -42,6 +42,7 @@ SecondRun::SecondRun(KnownRegions* regions, uint64_t kind, StoredProducts* produ
       calls_(CallHash().value()) {
   ELIXIR_CHECK(known_->tails.size() <= kMostTails, "{} sorts of regions are of one kind",
                known_->tails.size());
+  products->begin_taking();
 }
 
 void SecondRun::pass_on(const c10::OperatorHandle& op, c10::DispatchKeySet below,

@@ -1,6 +1,6 @@
 #include "client/tensors/sent_part.h"
 
-#include <ATen/Functions.h>
+#include <torch/csrc/autograd/graph_task.h>
 
 #include <optional>
 #include <utility>
@@ -10,28 +10,47 @@
 namespace elixir {
 namespace {
 
-bool is_boundary(const at::Tensor& input) { return input.requires_grad() && !input.is_leaf(); }
-
-at::Tensor holder_of(std::shared_ptr<SentTensors> sent) {
-  static std::byte nothing{};
-  return at::from_blob(
-      &nothing, {1}, [sent = std::move(sent)](void*) mutable { sent.reset(); },
-      at::TensorOptions().dtype(at::kByte));
+bool is_boundary(const at::Tensor& input) {
+  return input.requires_grad() && !input.is_leaf() && can_be_sent(input);
 }
+
+// The inputs of this thread's regions, from region 0 on.
+class SeenInputs {
+ public:
+  void begin(uint32_t number) {
+    if (number == 0) seen_.clear();
+  }
+  // Whether it is the first time.
+  bool add(const at::Tensor& input) {
+    const c10::StorageImpl* const storage = input.storage().unsafeGetStorageImpl();
+    for (const auto& one : seen_) {
+      if (one._unsafe_get_target() == storage) return false;
+    }
+    seen_.emplace_back(input.storage().getWeakStorageImpl());
+    return true;
+  }
+
+ private:
+  std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> seen_;
+};
+
+thread_local SeenInputs seen_inputs;
 
 }  // namespace
 
-uint64_t boundary_bytes(const std::vector<at::Tensor>& inputs) {
-  uint64_t bytes = 0;
+std::vector<Boundary> boundaries_of(const std::vector<at::Tensor>& inputs) {
+  std::vector<Boundary> found;
   for (const at::Tensor& input : inputs) {
-    if (!is_boundary(input) || !input.is_non_overlapping_and_dense()) continue;
-    bytes += static_cast<uint64_t>(input.numel()) * input.element_size();
+    if (!is_boundary(input)) continue;
+    found.push_back({input.storage().unsafeGetStorageImpl(),
+                     static_cast<uint64_t>(input.numel()) * input.element_size()});
   }
-  return bytes;
+  return found;
 }
 
-void SentPart::send(StoredProducts* products, std::vector<at::Tensor>* saved) {
+void SentPart::send(uint32_t number, StoredProducts* products, std::vector<at::Tensor>* saved) {
   if (host_ == nullptr) return;
+  seen_inputs.begin(number);
   if (choice_.last_sender) return host_->settle();
   const auto takes = [&](const at::Tensor& tensor) { return host_->takes(tensor); };
   std::vector<at::Tensor> tensors;
@@ -39,7 +58,8 @@ void SentPart::send(StoredProducts* products, std::vector<at::Tensor>* saved) {
   const size_t n_products = tensors.size();
   std::vector<size_t> inputs;
   for (size_t i = 0; i < saved->size() && choice_.sends_boundary; ++i) {
-    if (!is_boundary((*saved)[i]) || !takes((*saved)[i])) continue;
+    const at::Tensor& input = (*saved)[i];
+    if (!is_boundary(input) || !seen_inputs.add(input) || !takes(input)) continue;
     inputs.push_back(i);
     tensors.push_back((*saved)[i]);
   }
@@ -53,10 +73,9 @@ void SentPart::send(StoredProducts* products, std::vector<at::Tensor>* saved) {
     input_versions_.note((*saved)[i]);
     (*saved)[i].reset();
   }
-  sent_ = sent;
+  sent_ = std::move(sent);
   n_products_ = n_products;
   inputs_ = std::move(inputs);
-  saved->push_back(holder_of(std::move(sent)));
 }
 
 void SentPart::check_inputs() const {
@@ -70,19 +89,18 @@ void SentPart::check_inputs() const {
 }
 
 void SentPart::bring_back(StoredProducts* products, std::vector<at::Tensor>* saved) {
-  const std::shared_ptr<SentTensors> sent = sent_.lock();
-  if (sent == nullptr) {
+  if (sent_ == nullptr) {
     if (host_ != nullptr && choice_.last_sender) host_->bring_next();
     return;
   }
   check_inputs();
-  saved->pop_back();
-  std::vector<at::Tensor> tensors = sent->get();
+  std::vector<at::Tensor> tensors = sent_->get();
   for (size_t i = 0; i < inputs_.size(); ++i) {
     (*saved)[inputs_[i]] = tensors[n_products_ + i].requires_grad_();
   }
   tensors.resize(n_products_);
   products->put_back(tensors);
+  if (!torch::autograd::get_current_graph_task_keep_graph()) sent_.reset();
 }
 
 }  // namespace elixir

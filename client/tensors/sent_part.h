@@ -13,9 +13,13 @@
 
 namespace elixir {
 
-// Bytes of a region's inputs that it may send: results of operators before. Parameters, masks and
+// The inputs of a region that it may send: results of operators before. Parameters, masks and
 // tables stay where they are, because others hold them, too.
-uint64_t boundary_bytes(const std::vector<at::Tensor>& inputs);
+struct Boundary {
+  const void* storage = nullptr;  // its identity
+  uint64_t bytes = 0;
+};
+std::vector<Boundary> boundaries_of(const std::vector<at::Tensor>& inputs);
 
 // The part of a checkpointed region that lies in host memory between its two runs.
 class SentPart {
@@ -25,12 +29,12 @@ class SentPart {
       : choice_(choice), host_(choice.sends() ? activation_host() : nullptr) {}
 
   // At the first run's end. Sends products and inputs as the plan says, and takes them out of
-  // `products` and `saved`. If anything was sent, `saved` has one tensor more, which holds it. As a
-  // saved variable this tensor lives as long as backward may come: to the end of a pass, or longer
-  // with retain_graph.
-  void send(StoredProducts* products, std::vector<at::Tensor>* saved);
+  // `products` and `saved`. An input that another region of this pass has, too, stays: it would
+  // take memory anyway. `number`: the region's, on this thread.
+  void send(uint32_t number, StoredProducts* products, std::vector<at::Tensor>* saved);
   // In backward: puts back what send() took. `saved` as they were saved. Throws kInvalidArgument if
-  // the program has written to an input since.
+  // the program has written to an input since. What was sent ends here, unless the graph is kept
+  // for another backward (retain_graph).
   void bring_back(StoredProducts* products, std::vector<at::Tensor>* saved);
 
  private:
@@ -38,7 +42,7 @@ class SentPart {
 
   RegionChoice choice_;
   std::shared_ptr<ActivationHost> host_;  // null: nothing is sent
-  std::weak_ptr<SentTensors> sent_;       // products, then inputs
+  std::shared_ptr<SentTensors> sent_;     // products, then inputs; null: nothing was sent
   size_t n_products_ = 0;
   std::vector<size_t> inputs_;     // by index
   ParameterReads input_versions_;  // of these

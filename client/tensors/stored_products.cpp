@@ -67,6 +67,10 @@ void StoredProducts::put_back(const std::vector<at::Tensor>& tensors) {
   ELIXIR_CHECK(next == tensors.size(), "{} of {} tensors were taken out", next, tensors.size());
 }
 
+void StoredProducts::drop() {
+  for (Product& product : products_) product.results.clear();
+}
+
 std::optional<c10::SmallVector<c10::IValue, 2>> StoredProducts::take(std::optional<uint64_t> call) {
   ELIXIR_CHECK(products_.size() <= most_ && taken_ <= products_.size(),
                "{} of {} stored products taken, at most {}", taken_, products_.size(), most_);

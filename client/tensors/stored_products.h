@@ -36,8 +36,13 @@ class StoredProducts {
   void put_back(const std::vector<at::Tensor>& tensors);
 
   // ---- the second run ----
+  // Begins anew: a run before may have ended early. What it took is gone.
+  void begin_taking() { taken_ = 0; }
   // The results of the next product, if it was called as in the first run.
   std::optional<c10::SmallVector<c10::IValue, 2>> take(std::optional<uint64_t> call);
+
+  // The region has run again.
+  void drop();
 
   bool any() const { return !products_.empty(); }
   bool wants_more() const { return products_.size() < most_; }

@@ -69,9 +69,8 @@ ActivationStore::ActivationStore(Device& device, uint64_t limit_bytes)
       parcels_(std::make_shared<HostParcels>(device, limit_bytes)) {}
 
 bool ActivationStore::takes(const at::Tensor& tensor) const {
-  return tensor.defined() && tensor.layout() == at::kStrided && tensor.numel() > 0 &&
-         tensor.device() == torch_device_ && tensor.is_non_overlapping_and_dense() &&
-         !tensor.is_conj() && !tensor.is_neg();
+  return can_be_sent(tensor) && tensor.device() == torch_device_ &&
+         tensor.const_data_ptr() != nullptr;
 }
 
 std::shared_ptr<SentTensors> ActivationStore::put(const std::vector<at::Tensor>& tensors) {

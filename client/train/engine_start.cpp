@@ -207,11 +207,9 @@ Engine::~Engine() {
 // For what checkpointed regions send from now on.
 void Engine::take_activations() {
   if (!run_plan_.regions.sends_any()) return set_activation_host(nullptr);
-  uint64_t limit_bytes = run_plan_.activation_bytes;
-  if (limit_bytes == 0) {
-    const uint64_t room_bytes = memory_room().available_bytes;
-    limit_bytes = room_bytes / kActivationShare / environment_.local_world_size;
-  }
+  const uint64_t room_bytes = memory_room().available_bytes;
+  const uint64_t limit_bytes = run_plan_.activation_bytes.value_or(room_bytes / kActivationShare /
+                                                                   environment_.local_world_size);
   activation_store_ = std::make_shared<ActivationStore>(*device_, limit_bytes);
   set_activation_host(activation_store_);
 }

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/check.h"
 #include "planner/search/planner.h"
 #include "planner/search/region_choice.h"
 #include "planner/search/search_input.h"
@@ -62,6 +63,14 @@ class RegionPlanner {
     return Planner(at, request_).step_s_at(numel_);
   }
 
+  // REQUIRES: the plan was chosen, or looked at.
+  double known_s(const RegionPlan& plan) const {
+    const auto known = std::find_if(known_.begin(), known_.end(),
+                                    [&](const auto& one) { return one.first == plan; });
+    ELIXIR_CHECK(known != known_.end(), "a choice that nobody looked at");
+    return known->second;
+  }
+
   Result<RegionPlan> choose(RegionsMay may) {
     return choose_regions(base_.region_plan, may, [this](const RegionPlan& plan) -> Result<double> {
       for (const auto& [known, known_s] : known_) {
@@ -84,6 +93,10 @@ class RegionPlanner {
   std::vector<std::pair<RegionPlan, double>> known_;
 };
 
+// A choice that is longer than another one by more than this factor at one length stays so at
+// others.
+constexpr double kNearS = 1.03;
+
 // Regions keep and send what shortens the step, at the length of chunks that is best if they do
 // only what `base` says. Then all lengths are looked at again, with this choice and with the best
 // one that only keeps: over all lengths they may be in another order.
@@ -102,7 +115,10 @@ Result<PlannedStep> keep_if_worth(const SearchInput& input, const PlanRequest& r
     const Result<RegionPlan> one = regions.choose(may);
     if (!one.ok()) return one.status();
     const bool known = std::find(chosen.begin(), chosen.end(), *one) != chosen.end();
-    if (!known && *one != base.region_plan) chosen.push_back(*one);
+    if (known || *one == base.region_plan) continue;
+    if (chosen.empty() || regions.known_s(*one) <= kNearS * regions.known_s(chosen.front())) {
+      chosen.push_back(*one);
+    }
   }
   const double most_s = (1 - kRegionGain) * planned.plan.predicted.step_s;
   for (const RegionPlan& plan : chosen) {

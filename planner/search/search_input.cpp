@@ -155,6 +155,13 @@ Status set_asked_regions(const PlanRequest& request, SearchInput* input) {
   if (asked.mode == kHost) {  // the search says which products
     input->region_plan.host_products = 0;
     const auto most = most_boundaries(input->profile, asked.host_bytes);
+    if (n > 1 &&
+        with_regions(input->profile, {.regions = n, .host_boundaries = n}).sent_bytes == 0) {
+      return error(Code::kInvalidArgument,
+                   "--activations {}: in the profile no region has an input that can be sent. Use "
+                   "--activations auto, or make it again if it is of an earlier release",
+                   to_text(asked));
+    }
     if (most == 0) {
       return error(Code::kInvalidArgument,
                    "--activations {}: not even one region's input fits into that, or there is one "

@@ -136,7 +136,7 @@ class LayerCheckpoint:
         """Whether the layer's optimizer has `activations`. A layer whose inner values the loss reads beside its result
         (the router's, other layers' attention) needs torch's function, which runs forward with a graph."""
         optimizer = _held.of_module(layer)
-        if optimizer is None or 'activations' not in optimizer._options:
+        if optimizer is None or not optimizer._has_regions:
             return False
         config = getattr(layer, 'config', None) or next(
             (part.config for part in layer.modules() if getattr(part, 'config', None) is not None), None)

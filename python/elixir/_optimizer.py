@@ -68,6 +68,7 @@ class Optimizer(torch.optim.Optimizer):
         self.max_grad_norm = max_grad_norm   # of steps without a call of clip_grad_norm_; None: not clipped
         self._asked_plan = plan
         self._options = dict(options)
+        self._has_regions = 'activations' in options  # transformers' layers are regions of elixir.checkpoint()
         self._step_clip = None               # (max_norm or None,) that clip_grad_norm_ has asked for
         self._clip_set = None
         self._seen_changes = -1
@@ -173,9 +174,11 @@ class Optimizer(torch.optim.Optimizer):
                            'dtype="bf16" computes in BF16 over FP32 masters', ', '.join(map(str, cast)), self.dtype)
 
     def _native_options(self):
-        if self._options.get('activations', 'auto') == 'auto' and _checkpoint.offloads(self._model()):
-            self._options['activations'] = 'host'
         options = {name: value for name, value in self._options.items() if name != 'gpu_memory'}
+        if self._options.get('activations', 'auto') == 'auto' and _checkpoint.offloads(self._model()):
+            # transformers was asked for it. A given plan says itself what regions do.
+            options['activations'] = 'host' if self._asked_plan in (None, False, 'auto') else 'auto'
+            self._has_regions = True
         options.update(dtype=_options.name_of(self.dtype), device=str(self._device), accumulate=self.accumulate,
                        clip_norm=self.max_grad_norm, grad_norm=self._options.get('update') != 'immediate')
         if 'gpu_memory' in self._options:
@@ -191,8 +194,12 @@ class Optimizer(torch.optim.Optimizer):
             return None
         try:
             return _plan.of_batch(model, self._named(model), batch, options)
-        except Error:
-            raise
+        except Error as failure:
+            if options.get('activations') != 'host' or 'activations' in self._options:
+                raise
+            logger.warning('activations stay on the device, though offload=True asks for host memory: %s', failure)
+            options['activations'] = 'auto'
+            return self._chosen_plan(model, batch, options)
         except Exception as failure:  # of the model, which runs without values
             logger.warning('no plan: the model does not run without values (%s: %s). The layout is the default one; give '
                            'rcache_blocks=, or a file to plan=', type(failure).__name__, str(failure).split('\n')[0])

@@ -208,6 +208,7 @@ TEST_F(ActivationStoreTest, TakesWhatIsDenseAndOnItsDevice) {
   EXPECT_TRUE(store_->takes(at::ones({3, 4})));
   EXPECT_TRUE(store_->takes(at::ones({3, 4}).t()));
   EXPECT_FALSE(store_->takes(at::ones({3, 4}).select(1, 0)));
+  EXPECT_FALSE(store_->takes(at::ones({3, 4}).slice(0, 1)));  // behind its memory's begin
   EXPECT_FALSE(store_->takes(at::ones({1, 4}).expand({3, 4})));
   EXPECT_FALSE(store_->takes(at::empty({0})));
   EXPECT_FALSE(store_->takes(at::Tensor()));
@@ -358,6 +359,62 @@ TEST_F(SentRegions, HaveTheirBitsUnderDropoutAndAutocast) {
   at::autocast::set_autocast_enabled(at::kCPU, false);
   at::autocast::clear_cache();
   EXPECT_GT(store_->traffic().up_bytes, before);
+}
+
+// A second run that ends early, as by a lack of memory, has taken some products. The next one takes
+// none of them for others of the same shape.
+TEST_F(SentRegions, ASecondRunThatFailsMayBeTriedAgain) {
+  struct Failing {
+    std::vector<at::Tensor> weights{weight(8, 8), weight(8, 8), weight(8, 8)};
+    mutable int fails_at = -1;  // runs from now on
+    at::Tensor operator()(const at::Tensor& x) const {
+      const at::Tensor q = x.mm(weights[0]);
+      if (fails_at >= 0 && fails_at-- == 0) throw std::runtime_error("no memory");
+      return x + (q * x.mm(weights[1])).tanh() * x.mm(weights[2]).tanh();
+    }
+  };
+  const Failing block;
+  const Function body = [&block](const at::Tensor& in) { return block(in); };
+  const auto run = [&](bool fails) {
+    at::manual_seed(3);
+    at::Tensor y = input().requires_grad_();
+    for (int i = 0; i < 4; ++i) y = checkpoint(body, y);
+    const at::Tensor loss = y.square().sum();
+    block.fails_at = fails ? 1 : -1;  // in the second region of backward
+    if (fails) {
+      EXPECT_THROW(loss.backward({}, /*retain_graph=*/true), std::exception);
+      take_gradients(block);
+      block.fails_at = -1;
+    }
+    loss.backward();
+    return take_gradients(block);
+  };
+  for (const RegionPlan& plan :
+       {RegionPlan{.regions = 4, .host_products = 4, .host_boundaries = 4},
+        RegionPlan{.regions = 4, .keep_products = 4}, RegionPlan{.regions = 4}}) {
+    set_region_plan(plan);
+    const std::vector<at::Tensor> expected = run(false);
+    run(false);
+    // The regions before the failing one have run, so their products are computed again.
+    expect_equal(run(true), expected);
+    expect_equal(run(false), expected);
+  }
+}
+
+// It would take memory on the device anyway.
+TEST_F(SentRegions, AnInputOfSeveralRegionsGoesOnce) {
+  set_region_plan({.regions = 4, .host_boundaries = 4});
+  const GptBlock gpt;
+  const TensorsFunction body = [&gpt](const std::vector<at::Tensor>& in) {
+    return std::vector<at::Tensor>{gpt(in[0]) + in[1]};
+  };
+  const at::Tensor memory = input().requires_grad_() * 2;
+  at::Tensor y = input().requires_grad_();
+  const uint64_t before = store_->traffic().down_bytes;
+  for (int i = 0; i < 4; ++i) y = checkpoint(body, {y, memory})[0];
+  // `memory` with the first region, and what comes out of it and of the second one.
+  EXPECT_EQ(store_->traffic().down_bytes - before, 3 * 6 * 8 * sizeof(float));
+  y.sum().backward();
 }
 
 // As torch does it for what is saved for backward.

@@ -69,7 +69,7 @@ TEST(HostMemoryCheck, CountsActivationsThatGoThere) {
   RunPlan plan = plan_of(ComputeType::kFp32);
   plan.activation_bytes = 1 << 20;
   const uint64_t job_bytes =
-      host_states_bytes(plan, kRanks) + kRanks * (plan.activation_bytes + plan.trainer_bytes);
+      host_states_bytes(plan, kRanks) + kRanks * (*plan.activation_bytes + plan.trainer_bytes);
   EXPECT_TRUE(check_host_memory(plan, 0, kRanks, {job_bytes, ""}).ok());
   expect_refused(check_host_memory(plan, 0, kRanks, {job_bytes - 1, ""}), Code::kResourceExhausted,
                  {"for activations", "--activations"});

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstring>
 #include <memory>
+#include <new>
 #include <thread>
 #include <vector>
 
@@ -23,8 +24,10 @@ namespace {
 // Ordinary memory, whose content is known: `value` in every byte.
 class Bytes final : public ParcelMemory {
  public:
-  Bytes(size_t bytes, int value, std::atomic<int>* there) : lengths_{bytes, 3}, there_(there) {
+  Bytes(size_t bytes, int value, std::atomic<int>* there, int* failures = nullptr)
+      : lengths_{bytes, 3}, there_(there) {
     make();
+    failures_ = failures;
     for (std::vector<std::byte>& part : parts_) std::memset(part.data(), value, part.size());
   }
   ~Bytes() override { drop(); }
@@ -32,6 +35,10 @@ class Bytes final : public ParcelMemory {
   Bytes& operator=(const Bytes&) = delete;
 
   void make() override {
+    if (failures_ != nullptr && *failures_ > 0) {
+      --*failures_;
+      throw std::bad_alloc();
+    }
     drop();
     for (const size_t bytes : lengths_) parts_.emplace_back(bytes);
     ++*there_;
@@ -60,6 +67,7 @@ class Bytes final : public ParcelMemory {
   const std::vector<size_t> lengths_;
   std::vector<std::vector<std::byte>> parts_;
   std::atomic<int>* const there_;  // counts memories on the device
+  int* failures_ = nullptr;        // so many calls of make() fail
 };
 
 class HostParcelsTest : public ::testing::Test {
@@ -70,7 +78,7 @@ class HostParcelsTest : public ::testing::Test {
   };
 
   Sent put(int value, size_t bytes = 1000) {
-    auto memory = std::make_unique<Bytes>(bytes, value, &there_);
+    auto memory = std::make_unique<Bytes>(bytes, value, &there_, &failures_);
     const Bytes* const own = memory.get();
     return {parcels_->put(std::move(memory)), own};
   }
@@ -81,6 +89,7 @@ class HostParcelsTest : public ::testing::Test {
 
   LazyDevice device_;
   std::atomic<int> there_ = 0;
+  int failures_ = 0;
   const std::shared_ptr<HostParcels> parcels_ =
       std::make_shared<HostParcels>(device_, uint64_t{64} << 20);
 };
@@ -148,6 +157,44 @@ TEST_F(HostParcelsTest, HostMemoryGrowsOnceAndHasALimit) {
   EXPECT_EQ(put(9, size_t{100} << 20).parcel, nullptr);
   EXPECT_EQ(parcels_->traffic().down_bytes, before.down_bytes);
   expect_taken(put(7), 7);
+}
+
+// One that comes ahead may find no memory. It is asked for again once it is needed.
+TEST_F(HostParcelsTest, WithoutMemoryAheadTheyComeLater) {
+  std::vector<Sent> sent;
+  for (int i = 0; i < 3; ++i) sent.push_back(put(i));
+  failures_ = 1;
+  expect_taken(sent[2], 2);
+  EXPECT_EQ(failures_, 0);
+  expect_taken(sent[1], 1);
+  failures_ = 2;  // the first one is on its way
+  expect_taken(sent[0], 0);
+  parcels_->settle();
+  failures_ = 1;
+  EXPECT_THROW(sent[1].parcel->take(), std::bad_alloc);
+  expect_taken(sent[1], 1);
+}
+
+// As CUDA's do after an error of a kernel.
+class FailingDevice final : public LazyDevice {
+ public:
+  void wait(Stream stream, DeviceEvent event) override {
+    if (fails) throw Error(error(Code::kInternal, "a kernel has failed"));
+    LazyDevice::wait(stream, event);
+  }
+  bool fails = false;
+};
+
+TEST_F(HostParcelsTest, EndBehindAnErrorOfTheDevice) {
+  FailingDevice device;
+  const auto parcels = std::make_shared<HostParcels>(device, uint64_t{64} << 20);
+  auto first = parcels->put(std::make_unique<Bytes>(100, 1, &there_));
+  auto second = parcels->put(std::make_unique<Bytes>(100, 2, &there_));
+  device.fails = true;
+  second.reset();
+  expect_thrown(Code::kInternal, {"a kernel"}, [&] { first->take(); });
+  parcels->close();
+  EXPECT_EQ(parcels->put(std::make_unique<Bytes>(100, 3, &there_)), nullptr);
 }
 
 TEST_F(HostParcelsTest, EndWithTheDevice) {

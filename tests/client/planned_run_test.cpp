@@ -183,7 +183,9 @@ TEST(PlannedRun, RegionsKeepWhatThePlanOrTheOptionsSay) {
   EXPECT_EQ(plan.run({.activations = {kProducts, 3}})->regions, plan.step.plan.region_plan);
   plan.step.plan.region_plan = {.regions = 8, .host_products = 2, .host_boundaries = 8};
   plan.step.plan.bytes.host_activations = 3 << 20;
-  for (const Activations& asked : {Activations(), {kHost}, {kHost, 0, 1 << 20}}) {
+  expect_refused(plan.run({.activations = {kHost, 0, 1 << 20}}).status(), Code::kInvalidArgument,
+                 {"--activations host:1048576", "3.00 MiB"});
+  for (const Activations& asked : {Activations(), {kHost}, {kHost, 0, 3 << 20}}) {
     const RunPlan run = must(plan.run({.activations = asked}));
     EXPECT_EQ(run.regions, plan.step.plan.region_plan);
     EXPECT_EQ(run.activation_bytes, 3U << 20);
@@ -200,7 +202,7 @@ TEST(PlannedRun, RegionsKeepWhatThePlanOrTheOptionsSay) {
   EXPECT_FALSE(kept({kRecompute, 0}).keeps());
   EXPECT_TRUE(kept({kHost}).choice(5).sends());
   EXPECT_EQ(plan.run({.activations = {kHost, 0, 1 << 20}})->activation_bytes, 1U << 20);
-  EXPECT_EQ(plan.run({.activations = {kHost}})->activation_bytes, 0U);  // not known
+  EXPECT_EQ(plan.run({.activations = {kHost}})->activation_bytes, std::nullopt);
   expect_refused(plan.run({.activations = {kProducts, 0}}).status(), Code::kInvalidArgument,
                  {"activations.products = 0"});
 }

@@ -35,7 +35,8 @@ class CountedRuns final : public OperatorObserver, public RegionObserver {
     --depth_;
   }
   void left_out() override { ++left_out_; }
-  void region_begins(std::optional<uint32_t> /*number*/, uint64_t /*input_bytes*/) override {}
+  void region_begins(std::optional<uint32_t> /*number*/,
+                     const std::vector<Boundary>& /*boundaries*/) override {}
   void region_ends() noexcept override {}
   void second_run_begins() override { in_second_run_ = true; }
   void second_run_ends(uint32_t left_out) noexcept override {

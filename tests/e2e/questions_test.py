@@ -64,7 +64,7 @@ class Questions(harness.ElixirTest):
     def test_01_it_lacks_31_gib_and_these_changes_would_do(self):
         self.refused(3, *DESKTOP, *ONE, '--host-memory', '64GiB',
                      parts=('92.64 GiB in host memory', '31.84 GiB too few', 'It fits with 98 GiB of host memory',
-                            'GPUs of 59 GiB', '3 GPUs'))
+                            'GPUs of 58 GiB', '3 GPUs'))
         self.plan(*DESKTOP, *ONE, '--host-memory', '98GiB')
         self.refused(3, *DESKTOP, *ONE, '--host-memory', '97GiB', parts=('cannot fit',))
 
