@@ -210,7 +210,8 @@ class Checkpoint(PythonCase):
         for hooks in ((lambda tensor: tensor, lambda tensor: tensor), (torch.clone, torch.clone)):
             self.assertEqual(hash_of('host', hooks), hash_of('recompute', hooks))
         both = TwoTensor(torch.ones(4, 4), torch.ones(4, 4)).requires_grad_() * 2
-        optimizer = elixir.AdamW(torch.nn.Linear(4, 4), lr=1e-2, activations='host')
+        kept = torch.nn.Linear(4, 4)
+        optimizer = elixir.AdamW(kept, lr=1e-2, activations='host')
         optimizer.start()
         y = elixir.checkpoint(torch.tanh, both)
         for _ in range(3):
