@@ -82,7 +82,7 @@ class Questions(harness.ElixirTest):
 
     def test_04_the_most_layers(self):
         plan = self.plan(*DESKTOP, *ONE, '--host-memory', '64GiB', '--largest', 'layers')
-        self.assertEqual(plan['largest'], {'what': 'layers', 'value': 22})
+        self.assertEqual(plan['largest'], {'what': 'layers', 'value': 22, 'on_device': 22})
 
     def test_05_two_gpus_of_48_gib_and_what_is_assumed(self):
         text = self.text('--config', QWEN_32B, *ONE, '--gpus', '2', '--gpu-memory', '48GiB', '--host-memory', '512GiB',
@@ -90,9 +90,10 @@ class Questions(harness.ElixirTest):
         for part in ('exchange collective', 'rates scaled from 1 GPU', 'collectives are is not known (--g2g-gb-s)'):
             self.assertIn(part, text)
 
-    def test_06_on_half_of_that_host_it_lacks_126_gib(self):
+    def test_06_on_half_of_that_host_it_lacks_114_gib(self):
+        """With inputs of regions there, too, which leaves room for states on the GPUs."""
         self.refused(3, '--config', QWEN_32B, *ONE, '--gpus', '2', '--gpu-memory', '48GiB', '--host-memory', '256GiB',
-                     *machine('rtx4090'), parts=('125.54 GiB too few', 'It fits with'))
+                     *machine('rtx4090'), parts=('114.30 GiB too few', 'activations 1.48 GiB', 'It fits with'))
 
     def test_07_adapters_on_70b(self):
         plan = self.plan('--model', 'llama2-70b', *ONE, *machine('h100'), '--host-memory', '256GiB', '--adapters', '16')
@@ -122,7 +123,7 @@ class Questions(harness.ElixirTest):
         self.assertEqual(plan['predicted']['binding'], 'compute')
         keeping = self.plan(*flags)  # what compute binds, memory shortens
         self.assertLess(keeping['predicted']['step_s'], 0.95 * plan['predicted']['step_s'])
-        self.assertGreater(keeping['regions']['keep_products'], 0)
+        self.assertGreater(keeping['regions']['keep_products'] + keeping['regions']['host_products'], 0)
 
     def test_11_the_longest_sequence(self):
         flags = [*machine('rtx4090'), '--host-memory', '128GiB', '--largest', 'seq']
