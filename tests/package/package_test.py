@@ -22,8 +22,8 @@ MOST_HEADERS = 15  # elixir.h among them
 PUBLIC = re.compile(
     r'((vtable|typeinfo|typeinfo name) for )?elixir::'
     r'((AdamW|Adam|Optimizer|Consistent|Gathered|MetaInit|Saving|Error)(::.*)?|'
-    r'(plan|activations_of|plan_json\[abi:cxx11\]|plan_from_json|checkpoint|linear_cross_entropy|save_model|tensors_of|prepare_torch|'
-    r'materialise|readable|set_interrupt_check|remembers_its_values|code_name)\(.*)')
+    r'(plan|activations_of|plan_json\[abi:cxx11\]|plan_from_json|checkpoint|linear_cross_entropy|save_model|'
+    r'tensors_of|prepare_torch|materialise|readable|set_interrupt_check|remembers_its_values|code_name)\(.*)')
 
 # Which libelixir.so a project gets.
 SHOWING = '''
