@@ -36,6 +36,8 @@ class ParcelMemory {
 // previous take() on. So kCompute waits only if the link is slower than the operators between two
 // parcels, and the memory that this takes is known.
 //
+// Note: docs/design/elixir.md, "one parcel on its way".
+//
 // Copies go in pieces, slab by slab, so that copies of parameters and gradients in the same
 // direction go between them. Parcels may end on any thread. Their memory is put in order at the
 // next call.

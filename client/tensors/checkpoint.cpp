@@ -61,13 +61,6 @@ class ObservedSecondRun {
   uint32_t left_out = 0;
 };
 
-c10::Device device_of(const std::vector<at::Tensor>& inputs) {
-  for (const at::Tensor& input : inputs) {
-    if (!input.device().is_cpu()) return input.device();  // lengths and positions may be on the CPU
-  }
-  return at::kCPU;
-}
-
 KnownRegions* known_regions() {
   return profiled_regions ? profiled_regions.get() : &KnownRegions::of_process();
 }
@@ -92,7 +85,7 @@ struct Region : torch::CustomClassHolder {
     RegionChoice choice;
     if (number) choice = choice_of_region(number->value());
     keep = number ? choice.keep : keep_of_regions_inside;
-    if (number && keep != Keep::kAll) sent = SentPart(choice);
+    if (number && keep != Keep::kAll) sent = SentPart(choice, number->value());
     if (keep == Keep::kProducts && observes_second_runs()) {
       products = StoredProducts(known_regions()->find(kind)->products_to_store());
     }
@@ -329,9 +322,7 @@ class Checkpoint : public torch::autograd::Function<Checkpoint> {
     const ObservedRegion observed(region->number, &saved);
     variable_list outputs =
         region->keep == Keep::kAll ? run_and_keep(region, saved) : run_first(region, saved);
-    if (region->number) {
-      region->sent.send(region->number->value(), &region->products, &saved);
-    }
+    region->sent.send(&region->products, &saved);
     context->save_for_backward(std::move(saved));
     alias_what_others_hold(&outputs);
     return outputs;

@@ -3,13 +3,22 @@
 #include <ATen/Context.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/core/Generator.h>
+#include <ATen/core/Tensor.h>
 
 #include <array>
 #include <mutex>
+#include <vector>
 
 // The state of LibTorch that a checkpointed region's runs have in common.
 
 namespace elixir {
+
+inline c10::Device device_of(const std::vector<at::Tensor>& inputs) {
+  for (const at::Tensor& input : inputs) {
+    if (!input.device().is_cpu()) return input.device();  // lengths and positions may be on the CPU
+  }
+  return at::kCPU;
+}
 
 // The states of torch's default generators: of the CPU and of one other device.
 class RandomState {

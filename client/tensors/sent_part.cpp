@@ -48,9 +48,9 @@ std::vector<Boundary> boundaries_of(const std::vector<at::Tensor>& inputs) {
   return found;
 }
 
-void SentPart::send(uint32_t number, StoredProducts* products, std::vector<at::Tensor>* saved) {
+void SentPart::send(StoredProducts* products, std::vector<at::Tensor>* saved) {
   if (host_ == nullptr) return;
-  seen_inputs.begin(number);
+  seen_inputs.begin(number_);
   if (choice_.last_sender) return host_->settle();
   const auto takes = [&](const at::Tensor& tensor) { return host_->takes(tensor); };
   std::vector<at::Tensor> tensors;

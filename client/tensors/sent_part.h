@@ -25,13 +25,14 @@ std::vector<Boundary> boundaries_of(const std::vector<at::Tensor>& inputs);
 class SentPart {
  public:
   SentPart() = default;  // nothing is sent
-  explicit SentPart(const RegionChoice& choice)
-      : choice_(choice), host_(choice.sends() ? activation_host() : nullptr) {}
+  // `number`: the region's, on this thread.
+  SentPart(const RegionChoice& choice, uint32_t number)
+      : choice_(choice), number_(number), host_(choice.sends() ? activation_host() : nullptr) {}
 
   // At the first run's end. Sends products and inputs as the plan says, and takes them out of
   // `products` and `saved`. An input that another region of this pass has, too, stays: it would
-  // take memory anyway. `number`: the region's, on this thread.
-  void send(uint32_t number, StoredProducts* products, std::vector<at::Tensor>* saved);
+  // take memory anyway.
+  void send(StoredProducts* products, std::vector<at::Tensor>* saved);
   // In backward: puts back what send() took. `saved` as they were saved. Throws kInvalidArgument if
   // the program has written to an input since. What was sent ends here, unless the graph is kept
   // for another backward (retain_graph).
@@ -41,6 +42,7 @@ class SentPart {
   void check_inputs() const;
 
   RegionChoice choice_;
+  uint32_t number_ = 0;
   std::shared_ptr<ActivationHost> host_;  // null: nothing is sent
   std::shared_ptr<SentTensors> sent_;     // products, then inputs; null: nothing was sent
   size_t n_products_ = 0;

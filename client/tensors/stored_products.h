@@ -36,7 +36,7 @@ class StoredProducts {
   void put_back(const std::vector<at::Tensor>& tensors);
 
   // ---- the second run ----
-  // Begins anew: a run before may have ended early. What it took is gone.
+  // Begins anew: a run before may have ended early, and it keeps the results that it took.
   void begin_taking() { taken_ = 0; }
   // The results of the next product, if it was called as in the first run.
   std::optional<c10::SmallVector<c10::IValue, 2>> take(std::optional<uint64_t> call);
@@ -51,7 +51,7 @@ class StoredProducts {
   struct Product {
     std::optional<uint64_t> call;  // CallQuestion::kValues
     c10::SmallVector<c10::IValue, 2> results = {};
-    ParameterReads versions = {};                  // of its tensors
+    ParameterReads versions = {};                  // each tensor's
     c10::SmallVector<uint32_t, 2> taken_out = {};  // indices of results
   };
   static bool unwritten(const Product& product);
