@@ -1,10 +1,10 @@
 #include "ctl/plan_largest.h"
 
-#include <map>
 #include <utility>
 
 #include "ctl/search_progress.h"
 #include "planner/estimate/estimate.h"
+#include "planner/estimate/report.h"
 
 namespace elixir::ctl {
 namespace {
@@ -32,19 +32,18 @@ Result<LargestPlan> largest_plan(const PlanArguments& arguments, const std::stri
   if (what == "seq") most = static_cast<uint64_t>(config->context);
   const SearchProgress progress;
   LargestPlan largest;
-  Status why;                                          // the last refusal
-  std::map<uint64_t, planner::ModelProfile> profiles;  // by value
+  Status why;                                            // the last refusal
+  planner::BatchProfiles profiles([&](uint64_t value) {  // by value
+    ModelProfileRequest model = arguments.model;
+    set(what, static_cast<int64_t>(value), &model);
+    progress.looking_at(what, value);
+    return profile_of(arguments, model);
+  });
   const auto room_for = [&](uint64_t value,
                             const planner::PlanRequest& asked) -> Result<planner::LeastPlan> {
-    if (!profiles.contains(value)) {
-      ModelProfileRequest model = arguments.model;
-      set(what, static_cast<int64_t>(value), &model);
-      progress.looking_at(what, value);
-      Result<planner::ModelProfile> profile = profile_of(arguments, model);
-      if (!profile.ok()) return profile.status();
-      profiles.emplace(value, std::move(*profile));
-    }
-    return planner::least_plan(profiles.at(value), machine, asked);
+    const Result<const planner::ModelProfile*> profile = profiles.at(value);
+    if (!profile.ok()) return profile.status();
+    return planner::least_plan(**profile, machine, asked);
   };
   const auto largest_of = [&](const planner::PlanRequest& asked) {
     return planner::largest_that_fits(
@@ -60,7 +59,8 @@ Result<LargestPlan> largest_plan(const PlanArguments& arguments, const std::stri
   if (!value.ok()) return value.status();
   if (*value == 0) return why;
   largest.value = largest.on_device = *value;
-  Result<planner::PlannedStep> planned = planner::make_plan(profiles.at(*value), machine, request);
+  largest.profile = **profiles.at(*value);
+  Result<planner::PlannedStep> planned = planner::make_plan(largest.profile, machine, request);
   if (!planned.ok()) return planned.status();
   largest.planned = std::move(*planned);
   const Result<planner::LeastPlan> least = room_for(*value, request);
@@ -71,7 +71,6 @@ Result<LargestPlan> largest_plan(const PlanArguments& arguments, const std::stri
     if (!without.ok()) return without.status();
     largest.on_device = *without;
   }
-  largest.profile = std::move(profiles.at(*value));
   return largest;
 }
 

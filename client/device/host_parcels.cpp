@@ -131,9 +131,12 @@ void HostParcels::put_in_order() {
   }
 }
 
-// Each part's bytes, over slabs that touch. Returns their number.
-template <typename Copy>
-uint64_t HostParcels::in_pieces(const Parcel& parcel, const Copy& copy) const {
+// Each part's bytes, over slabs that touch, behind the operators enqueued so far. Returns their
+// number.
+uint64_t HostParcels::copy(Parcel& parcel, Stream stream) {
+  Device& on = device();
+  on.record(computed_, Stream::kCompute);
+  on.wait(stream, computed_);
   const size_t slab_bytes = slabs_.slab_bytes();
   const std::vector<std::byte*>& slabs = parcel.slabs_;
   size_t begin = 0;
@@ -147,35 +150,30 @@ uint64_t HostParcels::in_pieces(const Parcel& parcel, const Copy& copy) const {
         room += slab_bytes;
       }
       const size_t bytes = std::min(room, most);
-      copy(part.memory + at, slabs[first] + in_slab, bytes);
+      std::byte* const memory = part.memory + at;
+      std::byte* const host = slabs[first] + in_slab;
+      if (stream == Stream::kKeepDown) {
+        on.download(stream, host, memory, bytes);
+      } else {
+        on.upload(stream, memory, host, bytes);
+      }
       at += bytes;
     }
     begin += round_up(part.bytes, kPartAlignBytes);
     copied_bytes += part.bytes;
   }
+  on.record(parcel.copied_, stream);
   return copied_bytes;
 }
 
 void HostParcels::send(Parcel& parcel) {
-  Device& on = device();
-  on.record(computed_, Stream::kCompute);
-  on.wait(Stream::kKeepDown, computed_);
-  down_bytes_ += in_pieces(parcel, [&](std::byte* memory, std::byte* host, size_t bytes) {
-    on.download(Stream::kKeepDown, host, memory, bytes);
-  });
-  on.record(parcel.copied_, Stream::kKeepDown);
+  down_bytes_ += copy(parcel, Stream::kKeepDown);
   parcel.state_ = State::kLeaving;
 }
 
 // Into its memory, which may be that of others before, and operators enqueued then still use it.
 void HostParcels::bring(Parcel& parcel) {
-  Device& on = device();
-  on.record(computed_, Stream::kCompute);
-  on.wait(Stream::kKeepUp, computed_);
-  up_bytes_ += in_pieces(parcel, [&](std::byte* memory, std::byte* host, size_t bytes) {
-    on.upload(Stream::kKeepUp, memory, host, bytes);
-  });
-  on.record(parcel.copied_, Stream::kKeepUp);
+  up_bytes_ += copy(parcel, Stream::kKeepUp);
   parcel.state_ = State::kComing;
   coming_ = &parcel;
 }

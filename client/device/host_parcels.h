@@ -3,7 +3,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <span>
 #include <vector>
 
 #include "base/mutex.h"
@@ -38,7 +37,7 @@ class ParcelMemory {
 //
 // Note: docs/design/elixir.md, "one parcel on its way".
 //
-// Copies go in pieces, slab by slab, so that copies of parameters and gradients in the same
+// Copies go in pieces of slabs that touch, so that copies of parameters and gradients in the same
 // direction go between them. Parcels may end on any thread. Their memory is put in order at the
 // next call.
 class HostParcels : public std::enable_shared_from_this<HostParcels> {
@@ -80,8 +79,7 @@ class HostParcels : public std::enable_shared_from_this<HostParcels> {
   void put_in_order() ELIXIR_REQUIRES(mutex_);
   void send(Parcel& parcel) ELIXIR_REQUIRES(mutex_);
   void bring(Parcel& parcel) ELIXIR_REQUIRES(mutex_);
-  template <typename Copy>
-  uint64_t in_pieces(const Parcel& parcel, const Copy& copy) const ELIXIR_REQUIRES(mutex_);
+  uint64_t copy(Parcel& parcel, Stream stream) ELIXIR_REQUIRES(mutex_);
   void bring_before(size_t end) ELIXIR_REQUIRES(mutex_);
   void leave(Parcel& parcel) ELIXIR_REQUIRES(mutex_);
   void settle_newest() ELIXIR_REQUIRES(mutex_);

@@ -32,7 +32,7 @@ void HostSlabs::give(const std::vector<std::byte*>& slabs) {
   ELIXIR_CHECK(free_.size() <= n_slabs_, "{} of {} slabs are free", free_.size(), n_slabs_);
 }
 
-// It doubles what there is, so that it grows seldom.
+// Adds as many slabs as there are, so that it is rarely called.
 bool HostSlabs::grow(size_t missing) {
   const uint64_t most = limit_bytes_ / slab_bytes_ - std::min(limit_bytes_ / slab_bytes_, n_slabs_);
   if (missing > most) {

@@ -8,9 +8,9 @@
 
 namespace elixir {
 
-// Host memory for a device's copies, in slabs of one length. It is page-locked where the device
-// needs that. It grows as slabs are taken, up to a limit, and stays until the Device ends. A
-// training takes as many in each step, so it grows in the first one. One thread at a time.
+// Host memory for a device's copies, in slabs of one length. If the device needs
+// page-locked memory, it is. It grows as slabs are taken, up to a limit, and stays until the Device
+// ends. A training takes as many in each step, so it grows in the first one. One thread at a time.
 class HostSlabs {
  public:
   // `device` must outlive it.
@@ -23,9 +23,7 @@ class HostSlabs {
   void give(const std::vector<std::byte*>& slabs);  // REQUIRES: from take(), and not given back
 
   size_t slab_bytes() const { return slab_bytes_; }
-  uint64_t limit_bytes() const { return limit_bytes_; }
   uint64_t held_bytes() const { return n_slabs_ * slab_bytes_; }
-  uint64_t used_bytes() const { return (n_slabs_ - free_.size()) * slab_bytes_; }
 
  private:
   bool grow(size_t missing);
